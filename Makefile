@@ -1,0 +1,38 @@
+# Everything is built into a virtual environment of the project's own; nothing else is needed than Python 3.10 or
+# later and a C++17 compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
+
+.PHONY: demo test lint bench wheel clean
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed
+	$(BIN)/python bench/run.py
+
+wheel: $(VENV)/installed
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# Built again whenever a source has changed; the CMake build folder is kept, so that only what changed is compiled.
+$(VENV)/installed: $(VENV)/created $(SOURCES)
+	$(BIN)/python -m pip install --quiet '.[dev]'
+	@touch $@
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "Python 3.10 or later is needed"'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist demo.png

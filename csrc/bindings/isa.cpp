@@ -1,0 +1,26 @@
+#include "../core/isa.hpp"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "register.hpp"
+
+namespace linattn::bindings {
+
+void register_isa(pybind11::module_& module) {
+  module.def(
+      "instruction_sets",
+      [] {
+        std::vector<std::pair<std::string, bool>> names;
+        for (const InstructionSet& set : instruction_sets()) names.emplace_back(set.kernels->name, set.supported);
+        return names;
+      },
+      "Every compiled instruction set and whether this processor runs it, the best last.");
+  module.def(
+      "instruction_set", [] { return std::string(kernels().name); }, "The instruction set in use.");
+  module.def("select_instruction_set", &select_instruction_set, pybind11::arg("name"),
+             "Use the named instruction set; '' chooses as at the start.");
+}
+
+}  // namespace linattn::bindings

@@ -1,0 +1,9 @@
+// linattn_fast._cpu: the compiled backend for the CPU.
+#include "register.hpp"
+
+PYBIND11_MODULE(_cpu, module) {
+  module.doc() = "Compiled CPU kernels of linattn_fast. Private: use linattn_fast.";
+  linattn::bindings::register_isa(module);
+  linattn::bindings::register_moments(module);
+  linattn::bindings::register_layer(module);
+}

@@ -1,0 +1,12 @@
+// One register_* function a topic; module.cpp is their table of contents.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace linattn::bindings {
+
+void register_isa(pybind11::module_& module);
+void register_moments(pybind11::module_& module);
+void register_layer(pybind11::module_& module);
+
+}  // namespace linattn::bindings

@@ -1,0 +1,61 @@
+// The table of kernels that one instruction set provides. The kernels check nothing; the core above them does.
+//
+// Everything is vectorised over samples: a row holds one quantity for consecutive samples, "lanes" of them to a
+// vector. Row strides and sample counts are multiples of sample_quantum, rows are aligned to 64 bytes, and columns
+// without a sample are zero.
+#pragma once
+
+#include <cstdint>
+
+#include "sequence.hpp"
+
+namespace linattn {
+
+// Samples are padded to a multiple of the widest vector, so that block shapes are the same for every table.
+constexpr std::int64_t sample_quantum = 8;
+
+// Which two rows a product row multiplies: left[x] * right[y].
+struct RowPair {
+  std::int32_t x, y;
+};
+
+struct Kernels {
+  const char* name;
+  int lanes;         // doubles in a vector
+  int tile_rows;     // register tile of the matrix product: tile_rows x tile_columns vectors of sums
+  int tile_columns;
+
+  // out[(t - first) d + j][lane] = token t, coordinate j of sequences[lane]; zero past a sequence's end.
+  // out has rows of `stride` doubles; lanes count .. width are zero.
+  void (*gather_float32)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
+                         std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
+  void (*gather_float64)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
+                         std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
+
+  // s[(j,k)] += sum over tokens t of z_t[j] * z_t[k], lane by lane; tokens as gather leaves them, stride = width.
+  void (*second_moment)(const double* tokens, std::int64_t length, std::int64_t d, std::int64_t width, double* s,
+                        std::int64_t stride);
+
+  // Interleaved panels of `panel` product rows: row i is left[pairs[i].x] * right[pairs[i].y].
+  void (*pack_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
+                        std::int64_t rows, std::int64_t panel, std::int64_t samples, double* out);
+  // The same for plain rows.
+  void (*pack_rows)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t panel,
+                    std::int64_t samples, double* out);
+
+  // c[i][j] += sum over samples of a[i] * b[j]; a in panels of tile_rows, b in panels of tile_columns.
+  void (*multiply)(const double* a, std::int64_t rows, const double* b, std::int64_t columns, std::int64_t samples,
+                   double* c, std::int64_t c_stride);
+
+  // out = matrix (rows x columns) times in, for each of `width` samples.
+  void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
+                double* out);
+  // out_h = S in_h for each of `count` vectors in R^d, with S given by its pairs s.
+  void (*apply_symmetric)(const double* s, std::int64_t d, const double* in, std::int64_t count, std::int64_t width,
+                          double* out);
+  // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
+  void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
+                   double* out);
+};
+
+}  // namespace linattn

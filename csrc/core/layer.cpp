@@ -1,0 +1,271 @@
+#include "layer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../kernels/block_sizes.hpp"
+#include "index.hpp"
+#include "sample_block.hpp"
+#include "team.hpp"
+
+namespace linattn {
+
+namespace {
+
+using Matrix = std::shared_ptr<const std::vector<double>>;
+
+// y = [V_1 .. V_H] (S Q_1 z; ..; S Q_H z)
+class HeadsLayer final : public Layer {
+ public:
+  HeadsLayer(const Kernels& kernels, Matrix values, Matrix queries, std::int64_t heads, std::int64_t d_out,
+             std::int64_t d)
+      : kernels_(kernels),
+        values_(std::move(values)),
+        queries_(std::move(queries)),
+        heads_(heads),
+        d_out_(d_out),
+        d_(d),
+        queried_(heads * d * group_samples),
+        attended_(heads * d * group_samples) {}
+
+  void attend(const double* s, std::int64_t) override { s_ = s; }
+
+  void query(const double* z, std::int64_t width, double* y) override {
+    kernels_.apply(queries_->data(), heads_ * d_, d_, z, width, queried_.data());
+    kernels_.apply_symmetric(s_, d_, queried_.data(), heads_, width, attended_.data());
+    kernels_.apply(values_->data(), d_out_, heads_ * d_, attended_.data(), width, y);
+  }
+
+ private:
+  const Kernels& kernels_;
+  Matrix values_, queries_;  // (d_out, H d) and (H d, d)
+  std::int64_t heads_, d_out_, d_;
+  Buffer queried_, attended_;  // H d x width
+  const double* s_ = nullptr;
+};
+
+// y = M z with M[a,l] = sum_u C[a,(u,l)] s_u, formed once for all queries of a sequence
+class CoefficientLayer final : public Layer {
+ public:
+  CoefficientLayer(const Kernels& kernels, Matrix by_query, std::int64_t d_out, std::int64_t d)
+      : kernels_(kernels),
+        by_query_(std::move(by_query)),
+        d_out_(d_out),
+        d_(d),
+        map_(d_out * d * group_samples) {}
+
+  void attend(const double* s, std::int64_t width) override {
+    kernels_.apply(by_query_->data(), d_out_ * d_, pair_count(d_), s, width, map_.data());
+  }
+
+  void query(const double* z, std::int64_t width, double* y) override {
+    kernels_.contract(map_.data(), d_out_, d_, z, width, y);
+  }
+
+ private:
+  const Kernels& kernels_;
+  Matrix by_query_;  // (d_out d, q)
+  std::int64_t d_out_, d_;
+  Buffer map_;  // d_out d x width
+};
+
+std::int64_t group_width(std::int64_t count) {
+  return std::min(group_samples, (count + sample_quantum - 1) / sample_quantum * sample_quantum);
+}
+
+// S, z and y of one group of sequences: q, d and d_out rows of `width` samples.
+struct GroupState {
+  GroupState(const Kernels& kernels, std::unique_ptr<Layer> made, const TokenBatch& tokens, std::int64_t d_out)
+      : group(kernels, tokens),
+        layer(std::move(made)),
+        s(pair_count(tokens.width()) * group_samples),
+        z(tokens.width() * group_samples),
+        y(d_out * group_samples) {}
+
+  SequenceGroup group;
+  std::unique_ptr<Layer> layer;
+  Buffer s, z, y;
+};
+
+class GroupEvaluator {
+ public:
+  GroupEvaluator(const Kernels& kernels, std::unique_ptr<Layer> layer, const TokenBatch& tokens, Positions positions,
+                 std::int64_t d_out, double* out)
+      : kernels_(kernels),
+        tokens_(tokens),
+        positions_(positions),
+        d_out_(d_out),
+        out_(out),
+        state_(kernels, std::move(layer), tokens, d_out) {}
+
+  void operator()(std::int64_t first, std::int64_t count) {
+    state_.group.select(first, count, group_width(count));
+    if (positions_ == Positions::causal) {
+      every_prefix(first);
+    } else {
+      whole_sequence(first);
+    }
+  }
+
+ private:
+  // S_t = S_(t-1) + z_t z_t', one query after each update.
+  void every_prefix(std::int64_t first) {
+    auto& [group, layer, s, z, y] = state_;
+    const std::int64_t d = tokens_.width(), width = group.width();
+    std::fill_n(s.data(), pair_count(d) * width, 0.0);
+    for (std::int64_t t = 0; t < group.longest(); ++t) {
+      group.tokens_at(t, z.data());
+      kernels_.second_moment(z.data(), 1, d, width, s.data(), width);
+      layer->attend(s.data(), width);
+      layer->query(z.data(), width, y.data());
+      store(first, t);
+    }
+    require_finite_diagonal(s.data(), width, d, group.count(), first);
+  }
+
+  void whole_sequence(std::int64_t first) {
+    auto& [group, layer, s, z, y] = state_;
+    const std::int64_t width = group.width();
+    group.second_moments(s.data(), width);
+    layer->attend(s.data(), width);
+    if (positions_ == Positions::last) {
+      group.last_tokens(z.data(), width);
+      layer->query(z.data(), width, y.data());
+      store(first, 0);
+      return;
+    }
+    for (std::int64_t t = 0; t < group.longest(); ++t) {
+      group.tokens_at(t, z.data());
+      layer->query(z.data(), width, y.data());
+      store(first, t);
+    }
+  }
+
+  // Columns of y to rows of out, for the sequences that have a position t.
+  void store(std::int64_t first, std::int64_t t) {
+    for (std::int64_t lane = 0; lane < state_.group.count(); ++lane) {
+      if (t >= state_.group[lane].length) continue;
+      const std::int64_t i = first + lane;
+      double* row = out_ + (positions_ == Positions::last ? i : tokens_.row_start(i) + t) * d_out_;
+      for (std::int64_t a = 0; a < d_out_; ++a) row[a] = state_.y.data()[a * state_.group.width() + lane];
+    }
+  }
+
+  const Kernels& kernels_;
+  const TokenBatch& tokens_;
+  Positions positions_;
+  std::int64_t d_out_;
+  double* out_;
+  GroupState state_;
+};
+
+class GroupGenerator {
+ public:
+  GroupGenerator(const Kernels& kernels, std::unique_ptr<Layer> layer, const TokenBatch& prompts, double* sequences,
+                 std::int64_t start, std::int64_t end, double scale)
+      : kernels_(kernels),
+        sequences_(sequences),
+        start_(start),
+        end_(end),
+        d_(prompts.width()),
+        scale_(scale),
+        state_(kernels, std::move(layer), prompts, d_) {}
+
+  void operator()(std::int64_t first, std::int64_t count) {
+    auto& [group, layer, s, z, y] = state_;
+    const std::int64_t width = group_width(count);
+    group.select(first, count, width);
+    group.second_moments(s.data(), width);
+    group.last_tokens(z.data(), width);
+    for (std::int64_t t = start_; t < end_; ++t) {
+      layer->attend(s.data(), width);
+      layer->query(z.data(), width, y.data());
+      append(first, count, t);
+      std::copy_n(y.data(), d_ * width, z.data());
+      kernels_.second_moment(z.data(), 1, d_, width, s.data(), width);
+    }
+    require_finite_diagonal(s.data(), width, d_, count, first);
+  }
+
+ private:
+  void append(std::int64_t first, std::int64_t count, std::int64_t t) {
+    for (std::int64_t lane = 0; lane < count; ++lane) {
+      double* token = sequences_ + ((first + lane) * end_ + t) * d_;
+      for (std::int64_t j = 0; j < d_; ++j) {
+        double& value = state_.y.data()[j * state_.group.width() + lane];
+        if (scale_ > 0.0) value = std::nearbyint(value * scale_) / scale_;
+        token[j] = value;
+      }
+    }
+  }
+
+  const Kernels& kernels_;
+  double* sequences_;
+  std::int64_t start_, end_, d_;
+  double scale_;
+  GroupState state_;
+};
+
+// Calls body(first, count) for groups of sequences, shared out among threads, each thread with a state of its own.
+template <typename MakeBody>
+void for_each_group(std::int64_t count, int threads, const Monitor& monitor, const MakeBody& make_body) {
+  const std::int64_t groups = (count + group_samples - 1) / group_samples;
+  std::atomic<std::int64_t> done{0};
+  Team::run(static_cast<int>(std::min<std::int64_t>(threads, groups)), [&](Team& team, int rank) {
+    auto body = make_body();
+    team.for_each(groups, [&](std::int64_t group) {
+      const std::int64_t first = group * group_samples;
+      const std::int64_t in_group = std::min(group_samples, count - first);
+      body(first, in_group);
+      done += in_group;
+      if (rank == 0) monitor(done);
+    });
+  });
+}
+
+}  // namespace
+
+LayerFactory layer_from_heads(const Kernels& kernels, const double* v, const double* q, std::int64_t heads,
+                              std::int64_t d_out, std::int64_t d) {
+  auto values = std::make_shared<std::vector<double>>(static_cast<std::size_t>(d_out * heads * d));
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      std::copy_n(v + (h * d_out + a) * d, d, values->data() + (a * heads + h) * d);
+    }
+  }
+  auto queries = std::make_shared<std::vector<double>>(q, q + heads * d * d);
+  return [=, &kernels] { return std::make_unique<HeadsLayer>(kernels, values, queries, heads, d_out, d); };
+}
+
+LayerFactory layer_from_coefficients(const Kernels& kernels, const double* coefficients, std::int64_t d_out,
+                                     std::int64_t d) {
+  const std::int64_t pairs = pair_count(d);
+  auto by_query = std::make_shared<std::vector<double>>(static_cast<std::size_t>(d_out * d * pairs));
+  for (std::int64_t a = 0; a < d_out; ++a) {
+    for (std::int64_t u = 0; u < pairs; ++u) {
+      for (std::int64_t l = 0; l < d; ++l) {
+        (*by_query)[static_cast<std::size_t>((a * d + l) * pairs + u)] = coefficients[(a * pairs + u) * d + l];
+      }
+    }
+  }
+  return [=, &kernels] { return std::make_unique<CoefficientLayer>(kernels, by_query, d_out, d); };
+}
+
+void evaluate(const Kernels& kernels, const LayerFactory& make_layer, const TokenBatch& tokens, Positions positions,
+              std::int64_t d_out, int threads, const Monitor& monitor, double* out) {
+  for_each_group(tokens.count(), threads, monitor,
+                 [&] { return GroupEvaluator(kernels, make_layer(), tokens, positions, d_out, out); });
+}
+
+void generate(const Kernels& kernels, const LayerFactory& make_layer, double* sequences, std::int64_t count,
+              std::int64_t start, std::int64_t steps, std::int64_t d, double scale, int threads,
+              const Monitor& monitor) {
+  const TokenBatch prompts = TokenBatch::dense({sequences, start, d, 1}, Scalar::float64, count, d,
+                                               /*sequence_stride=*/(start + steps) * d);
+  for_each_group(count, threads, monitor, [&] {
+    return GroupGenerator(kernels, make_layer(), prompts, sequences, start, start + steps, scale);
+  });
+}
+
+}  // namespace linattn

@@ -1,0 +1,13 @@
+// Looks for NaN and infinity before long work, at the speed of memory.
+#pragma once
+
+#include <cstdint>
+
+#include "tokens.hpp"
+
+namespace linattn {
+
+// The lowest index of a sequence with a value that is not finite, or -1.
+std::int64_t first_non_finite(const TokenBatch& tokens, int threads);
+
+}  // namespace linattn

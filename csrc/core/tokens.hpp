@@ -1,0 +1,90 @@
+// A batch of sequences that the caller owns: dense (N, n, d), flat rows with offsets, or a list of arrays.
+// Nothing is copied; targets have the same forms as tokens and use the same type.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "sequence.hpp"
+
+namespace linattn {
+
+class TokenBatch {
+ public:
+  // N sequences of n rows each, sequence_stride elements apart.
+  static TokenBatch dense(Sequence first, Scalar scalar, std::int64_t count, std::int64_t width,
+                          std::int64_t sequence_stride) {
+    TokenBatch batch(scalar, count, width);
+    batch.first_ = first;
+    batch.sequence_stride_ = sequence_stride;
+    return batch;
+  }
+
+  // Sequence i is rows offsets[i] .. offsets[i + 1] of one array; offsets (count + 1) stay with the caller.
+  static TokenBatch flat(Sequence rows, Scalar scalar, const std::int64_t* offsets, std::int64_t count,
+                         std::int64_t width) {
+    TokenBatch batch(scalar, count, width);
+    batch.first_ = rows;
+    batch.offsets_ = offsets;
+    return batch;
+  }
+
+  static TokenBatch list(std::vector<Sequence> sequences, Scalar scalar, std::int64_t width) {
+    TokenBatch batch(scalar, static_cast<std::int64_t>(sequences.size()), width);
+    batch.row_starts_.reserve(sequences.size() + 1);
+    batch.row_starts_.push_back(0);
+    for (const Sequence& sequence : sequences) {
+      batch.row_starts_.push_back(batch.row_starts_.back() + sequence.length);
+    }
+    batch.sequences_ = std::move(sequences);
+    return batch;
+  }
+
+  std::int64_t count() const { return count_; }
+  std::int64_t width() const { return width_; }
+  Scalar scalar() const { return scalar_; }
+
+  Sequence operator[](std::int64_t i) const {
+    if (!sequences_.empty()) return sequences_[static_cast<std::size_t>(i)];
+    if (offsets_ != nullptr) {
+      return {advance(offsets_[i] * first_.row_stride), offsets_[i + 1] - offsets_[i], first_.row_stride,
+              first_.column_stride};
+    }
+    return {advance(i * sequence_stride_), first_.length, first_.row_stride, first_.column_stride};
+  }
+
+  // Row of sequence i's first token when all sequences are laid end to end.
+  std::int64_t row_start(std::int64_t i) const {
+    if (!sequences_.empty()) return row_starts_[static_cast<std::size_t>(i)];
+    return offsets_ != nullptr ? offsets_[i] : i * first_.length;
+  }
+
+  std::int64_t rows() const { return row_start(count_); }
+
+  // The single row t of a sequence, as a sequence of length one.
+  Sequence row(const Sequence& sequence, std::int64_t t) const {
+    return {advance(sequence.data, t * sequence.row_stride), 1, sequence.row_stride, sequence.column_stride};
+  }
+
+ private:
+  TokenBatch(Scalar scalar, std::int64_t count, std::int64_t width)
+      : scalar_(scalar), count_(count), width_(width) {}
+
+  const void* advance(const void* data, std::int64_t elements) const {
+    const std::int64_t size = scalar_ == Scalar::float32 ? 4 : 8;
+    return static_cast<const char*>(data) + elements * size;
+  }
+  const void* advance(std::int64_t elements) const { return advance(first_.data, elements); }
+
+  Scalar scalar_;
+  std::int64_t count_, width_;
+  Sequence first_{};
+  std::int64_t sequence_stride_ = 0;
+  const std::int64_t* offsets_ = nullptr;
+  std::vector<Sequence> sequences_;
+  std::vector<std::int64_t> row_starts_;
+};
+
+}  // namespace linattn

@@ -1,0 +1,54 @@
+// Tokens from the caller's memory to rows of samples: a transposition, with conversion to float64 on the way.
+
+// Rows [first, last) of one lane, element by element; zero past the end of the sequence.
+template <typename T>
+void gather_lane(const Sequence& sequence, std::int64_t first, std::int64_t last, std::int64_t d, double* out,
+                 std::int64_t stride) {
+  const T* data = static_cast<const T*>(sequence.data);
+  for (std::int64_t t = first; t < last; ++t) {
+    for (std::int64_t j = 0; j < d; ++j) {
+      *out = t < sequence.length ? static_cast<double>(data[t * sequence.row_stride + j * sequence.column_stride])
+                                 : 0.0;
+      out += stride;
+    }
+  }
+}
+
+// Is every lane contiguous and at least `last` tokens long? Then its tokens are one run of numbers.
+inline bool is_one_run(const Sequence* sequences, std::int64_t last, std::int64_t d) {
+  for (int i = 0; i < lanes; ++i) {
+    const Sequence& sequence = sequences[i];
+    if (sequence.length < last || sequence.column_stride != 1 || sequence.row_stride != d) return false;
+  }
+  return true;
+}
+
+template <typename T>
+void gather(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last, std::int64_t d,
+            std::int64_t width, double* out, std::int64_t stride) {
+  const Sequence none{nullptr, 0, 0, 0};
+  const std::int64_t run = (last - first) * d;
+  for (std::int64_t lane = 0; lane < width; lane += lanes) {
+    std::int64_t done = 0;
+    if (lane + lanes <= count && is_one_run(sequences + lane, last, d)) {
+      for (; done + lanes <= run; done += lanes) {
+        Lanes square[lanes];
+        for (int i = 0; i < lanes; ++i) {
+          square[i] = load(static_cast<const T*>(sequences[lane + i].data) + first * d + done);
+        }
+        transpose(square);
+        for (int i = 0; i < lanes; ++i) *vectors(out + (done + i) * stride + lane) = square[i];
+      }
+      for (; done < run; ++done) {
+        for (int i = 0; i < lanes; ++i) {
+          out[done * stride + lane + i] =
+              static_cast<double>(static_cast<const T*>(sequences[lane + i].data)[first * d + done]);
+        }
+      }
+      continue;
+    }
+    for (std::int64_t i = lane; i < lane + lanes; ++i) {
+      gather_lane<T>(i < count ? sequences[i] : none, first, last, d, out + i, stride);
+    }
+  }
+}

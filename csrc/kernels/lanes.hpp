@@ -1,0 +1,69 @@
+// Vectors over samples, written with the vector types of GCC and Clang so that one source serves every instruction
+// set. Included inside the namespace of one instruction set: nothing here may be shared between two of them, or the
+// linker could keep the copy that the processor cannot run. For the same reason no standard library template is used.
+
+constexpr std::int64_t lanes = LINATTN_VECTOR_BYTES / 8;
+
+typedef double Lanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
+typedef double UnalignedLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES), aligned(8)));
+typedef float UnalignedFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(4)));
+
+inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+inline const Lanes* vectors(const double* row) { return reinterpret_cast<const Lanes*>(row); }
+inline Lanes* vectors(double* row) { return reinterpret_cast<Lanes*>(row); }
+
+inline Lanes load(const double* source) { return *reinterpret_cast<const UnalignedLanes*>(source); }
+inline Lanes load(const float* source) {
+  return __builtin_convertvector(*reinterpret_cast<const UnalignedFloats*>(source), Lanes);
+}
+
+// rows[i][j] -> rows[j][i] for a square of lanes x lanes: interleave ever larger pieces of two rows.
+#if LINATTN_VECTOR_BYTES == 16
+inline void transpose(Lanes* r) {
+  const Lanes a = r[0], b = r[1];
+  r[0] = __builtin_shufflevector(a, b, 0, 2);
+  r[1] = __builtin_shufflevector(a, b, 1, 3);
+}
+#elif LINATTN_VECTOR_BYTES == 32
+inline void transpose(Lanes* r) {
+  Lanes t[4];
+  for (int i = 0; i < 4; i += 2) {
+    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 4, 2, 6);
+    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 5, 3, 7);
+  }
+  for (int i = 0; i < 2; ++i) {
+    r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 4, 5);
+    r[i + 2] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 6, 7);
+  }
+}
+#else
+inline void transpose(Lanes* r) {
+  Lanes t[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = i; j < i + 2; ++j) {
+      r[j] = __builtin_shufflevector(t[j], t[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      r[j + 2] = __builtin_shufflevector(t[j], t[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    const Lanes a = r[i], b = r[i + 4];
+    r[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    r[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+#endif
+
+// The sum over lanes, pairwise.
+inline double sum(Lanes v) {
+  double parts[lanes];
+  for (int i = 0; i < lanes; ++i) parts[i] = v[i];
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+  }
+  return parts[0];
+}

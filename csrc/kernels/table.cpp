@@ -1,0 +1,43 @@
+// All kernels, compiled once per instruction set. CMake defines
+//   LINATTN_ISA_NAME      namespace and name of the table
+//   LINATTN_VECTOR_BYTES  16 (SSE2, NEON), 32 (AVX2) or 64 (AVX-512)
+// and gives the compiler that set's flags.
+#include <cstdint>
+
+#include "../core/index.hpp"
+#include "../core/kernels.hpp"
+#include "block_sizes.hpp"
+
+#define LINATTN_TEXT_(x) #x
+#define LINATTN_TEXT(x) LINATTN_TEXT_(x)
+
+namespace linattn {
+namespace LINATTN_ISA_NAME {
+namespace {
+
+#include "lanes.hpp"
+
+#include "gather.hpp"
+#include "layer.hpp"
+#include "product.hpp"
+#include "second_moment.hpp"
+
+}  // namespace
+
+extern const Kernels table;
+const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
+                       static_cast<int>(lanes),
+                       LINATTN_TILE_ROWS,
+                       LINATTN_TILE_COLUMNS,
+                       gather<float>,
+                       gather<double>,
+                       second_moment,
+                       pack_products,
+                       pack_rows,
+                       multiply,
+                       apply,
+                       apply_symmetric,
+                       contract};
+
+}  // namespace LINATTN_ISA_NAME
+}  // namespace linattn

@@ -1,0 +1,66 @@
+"""Learn multi-head linear attention to the global optimum, fast.
+
+y = sum_h V_h S Q_h z_n with S = sum_t z_t z_t' is linear in the cubic features S[j,k] z_n[l], so
+least squares learns it, the smallest eigenvalue of the features' second moment certifies it, and an
+SVD turns the coefficients back into heads ("Learning Linear Attention in Polynomial Time",
+arXiv 2410.10101).
+
+    import linattn_fast as la
+
+    fit = la.fit(Z, y)              # tokens (N, n, d), targets (N, d_out)
+    fit.certificate                 # is this the only layer that fits?
+    fit.heads                       # V (H, d_out, d), Q (H, d, d)
+    fit.predict(Z_new)
+"""
+
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+
+from .backend import BackendInfo, backends
+from .certificate import Certificate, certify
+from .features import cubic_features, paper_features
+from .fitting import Fit, FitInfo, fit, load
+from .heads import Heads, recover_heads
+from .memory import estimate_memory
+from .moments import Moments
+from .threads import get_num_threads, set_num_threads
+
+try:
+    __version__ = _version("linattn-fast")
+except _PackageNotFoundError:  # imported from a source tree
+    __version__ = "0+unknown"
+
+__all__ = [
+    "BackendInfo",
+    "Certificate",
+    "Fit",
+    "FitInfo",
+    "Heads",
+    "Moments",
+    "backends",
+    "certify",
+    "cubic_features",
+    "estimate_memory",
+    "fit",
+    "get_num_threads",
+    "load",
+    "paper_features",
+    "recover_heads",
+    "set_num_threads",
+]
+
+
+def _warn_if_not_compiled() -> None:
+    import warnings  # noqa: PLC0415  # kept out of the namespace
+
+    from .backend import cpu  # noqa: PLC0415
+
+    if cpu.MISSING is not None:
+        warnings.warn(
+            f"linattn_fast: {cpu.MISSING}. Until then the slow numpy backend is used.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_warn_if_not_compiled()

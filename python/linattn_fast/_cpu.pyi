@@ -1,0 +1,52 @@
+"""Types of the compiled extension; see csrc/bindings."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from .tokens import Array
+
+_Floats = npt.NDArray[np.float64]
+_Offsets = npt.NDArray[np.int64] | None
+_Storage = Array | tuple[Array, ...]
+_Progress = Callable[[int], object] | None
+
+class NonFiniteError(ValueError): ...
+
+def instruction_sets() -> list[tuple[str, bool]]: ...
+def instruction_set() -> str: ...
+def select_instruction_set(name: str) -> None: ...
+def accumulate(
+    tokens: _Storage,
+    offsets: _Offsets,
+    targets: Array | None,
+    weights: _Floats | None,
+    with_gram: bool,
+    threads: int,
+    progress: _Progress,
+) -> tuple[_Floats, _Floats, _Floats]: ...
+def first_non_finite(tokens: _Storage, offsets: _Offsets, threads: int) -> int: ...
+def evaluate_heads(
+    V: _Floats,
+    Q: _Floats,
+    tokens: _Storage,
+    offsets: _Offsets,
+    positions: str,
+    threads: int,
+) -> _Floats: ...
+def evaluate_coefficients(
+    coefficients: _Floats,
+    tokens: _Storage,
+    offsets: _Offsets,
+    positions: str,
+    threads: int,
+) -> _Floats: ...
+def generate(
+    V: _Floats,
+    Q: _Floats,
+    prompts: _Floats,
+    steps: int,
+    decimals: int | None,
+    threads: int,
+) -> _Floats: ...

@@ -1,0 +1,130 @@
+"""The backends: one interface, several implementations, the best available one first.
+
+A backend turns checked tokens into moments and applies layers to them. ``numpy`` is the
+specification; every other one is tested against it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from ..tokens import Array, Floats, Positions, Tokens
+
+Progress: TypeAlias = Callable[[int], object] | None
+"""Called now and then with the number of sequences done; may raise to stop the work."""
+
+
+class BatchMoments(NamedTuple):
+    """Sums over a batch of samples with weights w, see :mod:`linattn_fast.moments`."""
+
+    gram: Floats
+    """(pairs of q, pairs of d): sum w s_u s_v z_l z_m; (0, pairs of d) when it was not wanted."""
+    cross: Floats
+    """(d_out, d, q): sum w y_a z_l s_u."""
+    energy: Floats
+    """(d_out,): sum w y_a^2."""
+
+
+class Backend(Protocol):
+    """What a backend computes. Arguments are checked; results that are not finite raise."""
+
+    name: str
+
+    def moments(
+        self,
+        tokens: Tokens,
+        targets: Array | None,
+        weights: Floats | None,
+        *,
+        with_gram: bool = True,
+        progress: Progress = None,
+    ) -> BatchMoments:
+        """Sum the moments of a batch; targets (N, d_out), or None for d_out = 0."""
+        ...
+
+    def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
+        """Apply y = sum_h V_h S Q_h z: (N, d_out) for "last", else (n_rows, d_out)."""
+        ...
+
+    def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
+        """Apply y = C h: (N, d_out) for "last", else (n_rows, d_out)."""
+        ...
+
+    def generate(
+        self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
+    ) -> Floats:
+        """Continue prompts (N, n, d) by ``steps`` tokens, each the output for all before it."""
+        ...
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """One row of :func:`backends`."""
+
+    name: str
+    available: bool
+    reason: str
+    """What it is, or why it cannot be used here."""
+
+    def __str__(self) -> str:
+        return f"{self.name:6} {'available' if self.available else 'unavailable':11}  {self.reason}"
+
+
+NAMES = ("cpu", "numpy", "cuda")
+"""In the order in which "auto" prefers them; CUDA is never chosen unasked."""
+
+
+def _obstacle(name: str) -> str | None:
+    """Why a backend cannot be used here, or None."""
+    if name == "cpu":
+        return cpu.MISSING
+    return "this version has no CUDA kernels" if name == "cuda" else None
+
+
+def _info(name: str) -> BackendInfo:
+    if (obstacle := _obstacle(name)) is not None:
+        return BackendInfo(name, False, obstacle)
+    if name == "numpy":
+        return BackendInfo(name, True, "pure numpy: slow, readable, the reference for the others")
+    try:
+        return BackendInfo(name, True, cpu.describe())
+    except ValueError as error:  # LINATTN_ISA or LINATTN_NUM_THREADS
+        return BackendInfo(name, False, str(error))
+
+
+def backends() -> list[BackendInfo]:
+    """List every backend, available or not, and why; the preferred one first.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> [info.name for info in la.backends()]
+    ['cpu', 'numpy', 'cuda']
+    """
+    return [_info(name) for name in NAMES]
+
+
+def get_backend(name: str = "auto") -> Backend:
+    """Return the named backend; "auto" takes ``LINATTN_BACKEND`` or the first that can be used.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or the backend cannot be used here; the message says why.
+    """
+    argument = "backend"
+    if name == "auto":
+        argument = "LINATTN_BACKEND"
+        name = os.environ.get("LINATTN_BACKEND") or ("numpy" if _obstacle("cpu") else "cpu")
+    if name not in NAMES:
+        raise ValueError(f"{argument}: must be one of auto, {', '.join(NAMES)}, got {name!r}")
+    if (obstacle := _obstacle(name)) is not None:
+        raise ValueError(f"{argument}: {name!r} is not available: {obstacle}")
+    return cpu.CpuBackend() if name == "cpu" else reference.NumpyBackend()
+
+
+# At the end: both modules need the interface above.
+from . import cpu, reference  # noqa: E402

@@ -1,0 +1,123 @@
+"""The compiled CPU backend: C++ kernels behind the interface of :class:`Backend`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..features import pair_count
+from ..threads import get_num_threads
+from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
+from . import BatchMoments, Progress
+
+MISSING: str | None = None
+"""Why the extension cannot be used, or None."""
+
+try:
+    from .. import _cpu
+except ImportError as error:
+    MISSING = (
+        f"the compiled extension is missing ({error}); build it with 'pip install .' "
+        "in the project's folder (a C++17 compiler is all it needs)"
+    )
+
+# Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
+# twenty times more than one reading of the tokens, they are read once before, so that NaN is
+# reported at once; elsewhere it is found while the work is done, and nothing is kept.
+_WORK_PER_NUMBER = 20
+
+
+def describe() -> str:
+    """Instruction set and threads in words; a wrong ``LINATTN_ISA`` raises ValueError."""
+    current = _cpu.instruction_set()
+    others = [
+        name if supported else f"{name} (not on this processor)"
+        for name, supported in _cpu.instruction_sets()
+        if name != current
+    ]
+    rest = f"; also compiled: {', '.join(others)}" if others else ""
+    return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
+
+
+def _as_rows(targets: Array) -> Array:
+    """(N, d_out) as N sequences of one row."""
+    return targets[:, None, :]
+
+
+class CpuBackend:
+    """Moments and layers in compiled code, on all threads, with the GIL released."""
+
+    name = "cpu"
+
+    def moments(
+        self,
+        tokens: Tokens,
+        targets: Array | None,
+        weights: Floats | None,
+        *,
+        with_gram: bool = True,
+        progress: Progress = None,
+    ) -> BatchMoments:
+        """See :meth:`Backend.moments`."""
+        threads = get_num_threads()
+        q = pair_count(tokens.d)
+        work = len(tokens) * pair_count(q) * q if with_gram else 0
+        if work > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
+            bad = _cpu.first_non_finite(tokens.storage, tokens.offsets, threads)
+            if bad >= 0:
+                raise non_finite_error(tokens, bad)
+        try:
+            moments = BatchMoments(
+                *_cpu.accumulate(
+                    tokens.storage,
+                    tokens.offsets,
+                    None if targets is None else _as_rows(targets),
+                    weights,
+                    with_gram,
+                    threads,
+                    progress,
+                )
+            )
+        except _cpu.NonFiniteError:
+            raise non_finite_error(tokens) from None
+        # S was finite, so what is not finite now has overflowed.
+        for total in (moments.gram, moments.cross.reshape(-1, q)):
+            if total.size and _cpu.first_non_finite(total[None], None, threads) >= 0:
+                raise non_finite_error(tokens)
+        return moments
+
+    def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
+        """See :meth:`Backend.heads`."""
+        try:
+            y = _cpu.evaluate_heads(
+                V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
+            )
+        except _cpu.NonFiniteError:
+            raise non_finite_error(tokens) from None
+        return _finite(y, tokens)
+
+    def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
+        """See :meth:`Backend.coefficients`."""
+        try:
+            y = _cpu.evaluate_coefficients(
+                C, tokens.storage, tokens.offsets, positions, get_num_threads()
+            )
+        except _cpu.NonFiniteError:
+            raise non_finite_error(tokens) from None
+        return _finite(y, tokens)
+
+    def generate(
+        self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
+    ) -> Floats:
+        """See :meth:`Backend.generate`."""
+        tokens = Tokens(prompts)
+        try:
+            Z = _cpu.generate(V, Q, prompts, steps, decimals, get_num_threads())
+        except _cpu.NonFiniteError:
+            raise non_finite_error(tokens) from None
+        return _finite(Z, tokens)
+
+
+def _finite(y: Floats, tokens: Tokens) -> Floats:
+    if not np.isfinite(y).all():
+        raise non_finite_error(tokens)
+    return y

@@ -1,0 +1,254 @@
+"""Heads: from coefficients by an SVD, to outputs by compiled code.
+
+    y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d)
+
+Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
+
+    C[a,(j,k),l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]    for j < k
+    C[a,(j,j),l] = sum_h V_h[a,j] Q_h[j,l]                        the diagonal counts once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, overload
+
+import numpy as np
+from scipy.linalg import svd
+
+from .backend import get_backend
+from .features import feature_count, pair_table
+from .memory import as_size
+from .tokens import Floats, Positions, as_positions, as_tokens, non_finite_error
+
+
+def as_matrix(value: object, name: str, ndim: int) -> Floats:
+    """Check a real, finite array of given dimension, as contiguous float64."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
+    if array.ndim != ndim:
+        raise ValueError(f"{name}: an array of {ndim} axes is needed, got shape {array.shape}")
+    array = np.array(array, dtype=np.float64, order="C")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: must be finite")
+    return array
+
+
+class Heads:
+    """The heads of a linear attention layer.
+
+    Parameters
+    ----------
+    V
+        Values, (H, d_out, d).
+    Q
+        Queries, (H, d, d).
+
+    Notes
+    -----
+    ``heads[h]`` is the pair (V_h, Q_h), ``heads[a:b]`` another :class:`Heads`, and iteration yields
+    the pairs. The arrays are copied and read-only.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> heads = la.Heads(V=[[[1.0, 0.0]]], Q=[np.eye(2)])  # y = (S z)[0]
+    >>> heads([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[35.]])
+    """
+
+    def __init__(self, V: object, Q: object) -> None:
+        self.V = as_matrix(V, "V", 3)
+        self.Q = as_matrix(Q, "Q", 3)
+        H, d_out, d = self.V.shape
+        if self.Q.shape != (H, d, d):
+            raise ValueError(
+                f"Q: shape ({H}, {d}, {d}) is needed for V of shape {self.V.shape}, "
+                f"got {self.Q.shape}"
+            )
+        if d == 0 or d_out == 0:
+            raise ValueError(f"V: d_out and d must be at least 1, got shape {self.V.shape}")
+        self.V.setflags(write=False)
+        self.Q.setflags(write=False)
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a token."""
+        return int(self.V.shape[2])
+
+    @property
+    def d_out(self) -> int:
+        """Outputs."""
+        return int(self.V.shape[1])
+
+    def __len__(self) -> int:
+        """Return the number of heads."""
+        return len(self.V)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Floats, Floats]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Heads: ...
+    def __getitem__(self, index: int | slice) -> tuple[Floats, Floats] | Heads:
+        if isinstance(index, slice):
+            return Heads(self.V[index], self.Q[index])
+        return self.V[index], self.Q[index]
+
+    def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
+        """Yield (V_h, Q_h)."""
+        return zip(self.V, self.Q, strict=True)
+
+    def __repr__(self) -> str:
+        return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+
+    def __call__(
+        self,
+        Z: object,
+        positions: Positions = "last",
+        *,
+        offsets: object = None,
+        backend: str = "auto",
+    ) -> Floats | list[Floats]:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            "last": the last token queries the whole sequence. "all": every token does.
+            "causal": every token queries the prefix that ends with it.
+        backend
+            "auto", "cpu" or "numpy".
+
+        Returns
+        -------
+        array or list
+            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+        """
+        positions = as_positions(positions)
+        tokens = as_tokens(Z, offsets, d=self.d)
+        y = get_backend(backend).heads(self.V, self.Q, tokens, positions)
+        return y if positions == "last" else tokens.restore(y)
+
+    def coefficients(self) -> Floats:
+        """Coefficients (d_out, p) of the features."""
+        d = self.d
+        W = np.einsum("haj,hkl->ajkl", self.V, self.Q)
+        j, k = np.triu_indices(d)
+        C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])
+        return np.ascontiguousarray(C.reshape(self.d_out, feature_count(d)))
+
+    def distance(self, other: Heads) -> float:
+        """Frobenius norm of the difference of coefficients: 0 when the functions are the same."""
+        if not isinstance(other, Heads):
+            raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
+        if (other.d, other.d_out) != (self.d, self.d_out):
+            raise ValueError(
+                f"other: d = {self.d}, d_out = {self.d_out} are needed, "
+                f"got d = {other.d}, d_out = {other.d_out}"
+            )
+        return float(np.linalg.norm(self.coefficients() - other.coefficients()))
+
+    def generate(
+        self,
+        Z0: object,
+        steps: int,
+        round: int | None = None,  # the name users know from numpy
+        *,
+        backend: str = "auto",
+    ) -> Floats:
+        """Run the layer autoregressively: append its output as the next token, again and again.
+
+        Parameters
+        ----------
+        Z0
+            Prompt, an array (n, d), or prompts (N, n, d).
+        steps
+            Tokens to append.
+        round
+            Decimals to round each output to, as ``numpy.round`` does; None keeps it as it is.
+        backend
+            "auto", "cpu" or "numpy".
+
+        Returns
+        -------
+        array
+            (n + steps, d) or (N, n + steps, d): the prompts and what follows them.
+        """
+        if self.d_out != self.d:
+            raise ValueError(
+                f"generate: outputs must be tokens, so d_out = d is needed; "
+                f"these heads have d_out = {self.d_out}, d = {self.d}"
+            )
+        steps = as_size(steps, "steps", least=0)
+        if round is not None and as_size(round, "round", least=0) > 15:
+            raise ValueError(f"round: at most 15 decimals are possible, got {round}")
+        single = isinstance(Z0, np.ndarray) and Z0.ndim == 2
+        tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
+        if len(set(tokens.lengths.tolist())) > 1:
+            raise ValueError("Z0: prompts of one length are needed, got several lengths")
+        prompts = np.stack([z.astype(np.float64) for z in tokens])
+        if not np.isfinite(prompts).all():
+            raise non_finite_error(tokens, name="Z0")
+        Z = get_backend(backend).generate(self.V, self.Q, prompts, steps, round)
+        return Z[0] if single else Z
+
+
+def recover_heads(
+    coefficients: object,
+    d: int,
+    method: Literal["svd"] = "svd",
+    max_heads: int | None = None,
+    tol: float | None = None,
+) -> Heads:
+    """Turn coefficients back into heads.
+
+    Parameters
+    ----------
+    coefficients
+        (d_out, p).
+    d
+        Coordinates of a token.
+    method
+        "svd": split each coefficient of j < k evenly between (j, k) and (k, j), and take the SVD of
+        the (d_out d) x (d d) matrix of rows (a, j) and columns (k, l). At most d^2 heads; singular
+        values are split evenly between V and Q.
+    max_heads
+        Keep at most so many, the largest first.
+    tol
+        Drop heads whose singular value is at most ``tol`` times the largest; by default the machine
+        precision times the larger side of the matrix.
+
+    Returns
+    -------
+    Heads
+        At least one; a zero layer has one zero head.
+    """
+    d = as_size(d, "d")
+    C = as_matrix(coefficients, "coefficients", 2)
+    if C.shape[1] != feature_count(d) or len(C) == 0:
+        raise ValueError(
+            f"coefficients: shape (d_out, {feature_count(d)}) is needed for d = {d}, got {C.shape}"
+        )
+    if method != "svd":
+        raise ValueError(f"method: must be 'svd', got {method!r}")
+    d_out = len(C)
+    halves = np.where(np.eye(d, dtype=bool), 1.0, 0.5)
+    W = C.reshape(d_out, -1, d)[:, pair_table(d)] * halves[:, :, None]  # (a, j, k, l)
+    left, sigma, right = svd(W.reshape(d_out * d, d * d), full_matrices=False, check_finite=False)
+    if tol is None:
+        tol = max(W.shape[0] * d, d * d) * float(np.finfo(np.float64).eps)
+    elif not (np.isreal(tol) and 0 <= tol < 1):
+        raise ValueError(f"tol: must be at least 0 and below 1, got {tol!r}")
+    count = max(1, int((sigma > tol * sigma[0]).sum()))
+    if max_heads is not None:
+        count = min(count, as_size(max_heads, "max_heads"))
+    root = np.sqrt(sigma[:count])
+    V = (left[:, :count] * root).T.reshape(count, d_out, d)
+    Q = (root[:, None] * right[:count]).reshape(count, d, d)
+    return Heads(V, Q)

@@ -1,0 +1,79 @@
+"""Bytes each step needs, told before anything is allocated."""
+
+from __future__ import annotations
+
+import operator
+
+from .features import feature_count, pair_count
+from .machine import usable_memory
+
+
+def as_size(value: object, name: str, *, least: int = 1) -> int:
+    """Check a whole number such as d or d_out."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # any object may turn up here
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{name}: a whole number is needed, got {kind}") from None
+    if number < least:
+        raise ValueError(f"{name}: must be at least {least}, got {number}")
+    return number
+
+
+def compact_bytes(d: int, d_out: int) -> int:
+    """Bytes of the compact Gram, the cross moment and the energy."""
+    q = pair_count(d)
+    return 8 * (pair_count(q) * q + d_out * d * q + d_out)
+
+
+def estimate_memory(d: int, d_out: int = 1) -> dict[str, int]:
+    """Bytes that each part of a fit holds at its peak, beside the data.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    d_out
+        Outputs.
+
+    Returns
+    -------
+    dict
+        ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"`` and
+        ``"eigh"``: a fit by that solver, the moments included.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.estimate_memory(16)["moments"] / 1e6  # megabytes, however many sequences
+    20.34...
+    """
+    d, d_out = as_size(d, "d"), as_size(d_out, "d_out", least=0)
+    p = feature_count(d)
+    compact, dense, vectors = compact_bytes(d, d_out), 8 * p * p, 8 * p * max(d_out, 1)
+    return {
+        "moments": 2 * compact,
+        "cholesky": max(2 * compact, compact + dense + 4 * vectors),
+        # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
+        "eigh": max(2 * compact, compact + 5 * dense + 4 * vectors),
+    }
+
+
+def in_words(size: int) -> str:
+    """Bytes for people."""
+    if size < 1000:
+        return f"{size} bytes"
+    number = float(size)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        number /= 1000
+        if number < 1000 or unit == "PB":
+            break
+    return f"{number:.3g} {unit}"
+
+
+def require_memory(needed: int, what: str, memory_limit: int | None = None) -> None:
+    """Raise MemoryError, before any work, when ``needed`` bytes are more than may be used."""
+    limit = usable_memory() if memory_limit is None else memory_limit
+    if needed > limit:
+        source = "this machine has" if memory_limit is None else "memory_limit is"
+        raise MemoryError(f"{what} needs {in_words(needed)}, {source} {in_words(limit)}")

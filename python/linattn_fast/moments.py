@@ -1,0 +1,306 @@
+"""Moments of the cubic features: all that least squares needs, mergeable, without the features.
+
+With h = s (x) z the features of a sample, w its weight and y its target:
+
+    gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
+
+The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.features`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from . import storage
+from .backend import BatchMoments, Progress, get_backend
+from .features import expand_gram, feature_count, pair_count, pair_table
+from .memory import as_size, compact_bytes, estimate_memory, require_memory
+from .progress import Bar
+from .tokens import Array, Floats, Positions, Tokens, as_targets, as_tokens, as_weights
+
+if TYPE_CHECKING:
+    from .fitting import Fit
+
+_FILE_VERSION = 1
+
+
+def require_supported(positions: object, features: object, precision: object) -> None:
+    """Reject settings that this version does not have, by name."""
+    if positions != "last":
+        raise ValueError(f"positions: this version learns from 'last' only, got {positions!r}")
+    if features is not None:
+        raise ValueError("features: this version uses all features; only None is possible")
+    if precision != "float64":
+        raise ValueError(f"precision: only 'float64' is possible, got {precision!r}")
+
+
+class Moments:
+    """Accumulated moments of a stream of sequences.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    d_out
+        Outputs; 0 accumulates the second moment alone, which is all a certificate needs.
+    positions
+        Which tokens have targets; "last" in this version.
+    features, precision
+        None (all features) and "float64" in this version.
+    backend
+        "auto", "cpu" or "numpy".
+
+    Notes
+    -----
+    Memory does not grow with the number of sequences. An update computes the moments of its batch
+    aside and adds them when all went well, so a failed or interrupted update changes nothing.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z, y = rng.standard_normal((500, 10, 3)), rng.standard_normal((500, 2))
+    >>> first = la.Moments(3, 2).update(Z[:250], y[:250])
+    >>> halves = first + la.Moments(3, 2).update(Z[250:], y[250:])
+    >>> halves.n_samples, halves.dimension, halves.gram().shape, halves.cross().shape
+    (500, 18, (18, 18), (18, 2))
+    """
+
+    def __init__(
+        self,
+        d: int,
+        d_out: int,
+        *,
+        positions: Positions = "last",
+        features: None = None,
+        backend: str = "auto",
+        precision: Literal["float64"] = "float64",
+    ) -> None:
+        self.d = as_size(d, "d")
+        self.d_out = as_size(d_out, "d_out", least=0)
+        require_supported(positions, features, precision)
+        self.positions: Positions = positions
+        self.backend = get_backend(backend).name if backend != "auto" else "auto"
+        require_memory(
+            estimate_memory(self.d, self.d_out)["moments"],
+            f"d: the moments of d = {self.d}, d_out = {self.d_out}",
+        )
+        self.n_samples = 0
+        self.total_weight = 0.0
+        self._sums: BatchMoments | None = None
+
+    # ------------------------------------------------------------------------------- accumulating
+
+    def update(
+        self,
+        Z: object,
+        y: object = None,
+        *,
+        offsets: object = None,
+        sample_weight: object = None,
+        progress: bool | Callable[[int, int], object] = False,
+    ) -> Moments:
+        """Add a batch.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        y
+            Targets (N, d_out), or (N,) for d_out = 1; None for d_out = 0.
+        sample_weight
+            Weights (N,), not negative; 1 by default.
+        progress
+            True shows a bar; a function is called with the sequences done and their number.
+
+        Returns
+        -------
+        Moments
+            This object.
+        """
+        tokens = as_tokens(Z, offsets, d=self.d)
+        targets = self._checked_targets(y, tokens)
+        weights = as_weights(sample_weight, len(tokens))
+        with Bar(len(tokens), "moments", progress) as report:
+            self.add_checked(tokens, targets, weights, report)
+        return self
+
+    def _checked_targets(self, y: object, tokens: Tokens) -> Array | None:
+        if self.d_out == 0:
+            if y is not None:
+                raise ValueError("y: these moments have d_out = 0 and take no targets")
+            return None
+        if y is None:
+            raise ValueError(f"y: targets (N, {self.d_out}) are needed, got None")
+        return as_targets(y, tokens, d_out=self.d_out)
+
+    def add_checked(
+        self, tokens: Tokens, targets: Array | None, weights: Floats | None, progress: Progress
+    ) -> None:
+        """Add a batch whose arguments have been checked."""
+        batch = get_backend(self.backend).moments(tokens, targets, weights, progress=progress)
+        weight = float(len(tokens)) if weights is None else float(weights.sum())
+        self._add(batch, len(tokens), weight)
+
+    def _add(self, sums: BatchMoments, n_samples: int, weight: float) -> None:
+        if self._sums is None:
+            total = sums
+        else:
+            total = BatchMoments(*(a + b for a, b in zip(self._sums, sums, strict=True)))
+        # Together, so that an interrupt finds the old state or the new one.
+        self._sums, self.n_samples, self.total_weight = (
+            total,
+            self.n_samples + n_samples,
+            self.total_weight + weight,
+        )
+
+    def __add__(self, other: object) -> Moments:
+        """Merge: the moments of both streams together."""
+        if not isinstance(other, Moments):
+            return NotImplemented
+        for name in ("d", "d_out", "positions"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise ValueError(
+                    f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
+                )
+        merged = Moments(self.d, self.d_out, positions=self.positions, backend=self.backend)
+        for part in (self, other):
+            if part._sums is not None:
+                merged._add(part._sums, part.n_samples, part.total_weight)
+        return merged
+
+    # ------------------------------------------------------------------------------------ reading
+
+    @property
+    def dimension(self) -> int:
+        """Number of features, p."""
+        return feature_count(self.d)
+
+    @property
+    def sums(self) -> BatchMoments:
+        """The compact sums; zeros before the first update."""
+        if self._sums is not None:
+            return self._sums
+        q = pair_count(self.d)
+        return BatchMoments(
+            np.zeros((pair_count(q), q)), np.zeros((self.d_out, self.d, q)), np.zeros(self.d_out)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return 0 if self._sums is None else compact_bytes(self.d, self.d_out)
+
+    def gram(self) -> Floats:
+        """Sum of w h h', dense (p, p)."""
+        p = self.dimension
+        require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
+        return expand_gram(self.sums.gram, self.d)
+
+    def cross(self) -> Floats:
+        """Sum of w h y', (p, d_out)."""
+        # (a, l, u) -> (u, l, a)
+        return np.ascontiguousarray(self.sums.cross.transpose(2, 1, 0)).reshape(
+            self.dimension, self.d_out
+        )
+
+    def gram_diagonal(self) -> Floats:
+        """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
+        q = pair_count(self.d)
+        rows, columns = np.diagonal(pair_table(q)), np.diagonal(pair_table(self.d))
+        return self.sums.gram[rows][:, columns].reshape(-1)
+
+    def second_moment(self) -> Floats:
+        """Lambda = gram / W, dense (p, p)."""
+        return self.gram() / self.required_weight()
+
+    def required_weight(self) -> float:
+        """Total weight W; raises when nothing has been accumulated."""
+        if self.total_weight <= 0:
+            raise ValueError(
+                f"moments: nothing to average, {self.n_samples} samples of total weight 0; "
+                "update with data first"
+            )
+        return self.total_weight
+
+    def gram_times(self, x: Floats) -> Floats:
+        """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
+        rows, columns = pair_table(pair_count(self.d)), pair_table(self.d)
+        gram = self.sums.gram
+        result = np.empty_like(x)
+        for u, band in enumerate(rows):
+            entries = gram[band][:, columns].transpose(1, 0, 2).reshape(self.d, -1)
+            result[u * self.d : (u + 1) * self.d] = entries @ x
+        return result
+
+    def loss(self, coefficients: Floats) -> float:
+        """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
+
+        Cancellation leaves an error of about 1e-16 times the mean squared target.
+        """
+        x = coefficients.T
+        fitted = np.vdot(x, self.gram_times(x))
+        explained = np.vdot(x, self.cross())
+        return max(
+            0.0,
+            float(self.sums.energy.sum() - 2 * explained + fitted) / self.required_weight(),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Moments(d={self.d}, d_out={self.d_out}, positions={self.positions!r}, "
+            f"n_samples={self.n_samples}, dimension={self.dimension})"
+        )
+
+    # -------------------------------------------------------------------------------------- files
+
+    def save(self, path: storage.PathLike) -> None:
+        """Write to an ``.npz`` file, atomically (format in docs/files.md)."""
+        meta = {
+            "d": self.d,
+            "d_out": self.d_out,
+            "positions": self.positions,
+            "n_samples": self.n_samples,
+            "total_weight": self.total_weight,
+        }
+        storage.write(path, "moments", _FILE_VERSION, meta, self.sums._asdict())
+
+    @classmethod
+    def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
+        """Read a file that :meth:`save` wrote."""
+        meta, arrays = storage.read(path, "moments", _FILE_VERSION, BatchMoments._fields)
+        moments = cls(meta["d"], meta["d_out"], positions=meta["positions"], backend=backend)
+        expected = {name: array.shape for name, array in moments.sums._asdict().items()}
+        found = {name: array.shape for name, array in arrays.items()}
+        if found != expected:
+            raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
+        if meta["n_samples"] > 0:
+            moments._add(BatchMoments(**arrays), meta["n_samples"], meta["total_weight"])
+        return moments
+
+    # ------------------------------------------------------------------------------------ solving
+
+    def fit(
+        self,
+        *,
+        alpha: float = 0.0,
+        heads: str | None = "svd",
+        solver: str = "auto",
+        certify: bool = True,
+        memory_limit: int | None = None,
+    ) -> Fit:
+        """Solve for the best layer from the moments alone; see :func:`linattn_fast.fit`."""
+        from .fitting import fit_moments  # noqa: PLC0415  # fitting is built on this module
+
+        return fit_moments(
+            self,
+            alpha=alpha,
+            heads=heads,
+            solver=solver,
+            certify=certify,
+            memory_limit=memory_limit,
+        )

@@ -1,0 +1,210 @@
+"""Solving (Lambda + alpha I) x = b for a second moment Lambda, and judging how well that can go.
+
+Everything starts from the equilibrated matrix
+
+    A = D (Lambda + alpha I) D,    D = diag(2^k), so that A has a diagonal in [1/2, 2]
+
+Powers of two round nothing, and A does not see how the tokens are scaled, so what counts as zero in
+A is a matter of rounding and not of units. With p features and machine precision eps:
+
+    rounding level   p eps lambda_max(A)        what forming and decomposing A may have added
+    margin           10 p eps lambda_max(A)     eigenvalues above it are taken to be real
+
+- ``cholesky``: A = L L', safe when LAPACK's estimate of the reciprocal condition is above 10 p eps.
+- ``eigh``: A = U diag(w) U'; eigenvalues up to the margin count as zero and the solution of least
+  norm (in the caller's units, not in those of A) is returned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from scipy.linalg import blas, eigh, lapack, qr
+
+from .tokens import Floats
+
+MatrixMaker: TypeAlias = Callable[[], Floats]
+"""Makes a fresh symmetric matrix (p, p) that may be overwritten."""
+
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh"]
+SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh")
+
+EPS = float(np.finfo(np.float64).eps)
+MARGIN = 10.0
+"""Eigenvalues of A count as real above MARGIN times the rounding level."""
+
+
+class Factorisation(Protocol):
+    """Lambda + alpha I, ready to solve with."""
+
+    @property
+    def name(self) -> str:
+        """Of the solver."""
+
+    @property
+    def scale(self) -> Floats:
+        """Diagonal of D, (p,)."""
+
+    @property
+    def rank(self) -> int:
+        """Eigenvalues of A that count as real."""
+
+    @property
+    def condition(self) -> float:
+        """Condition number of A: estimated by LAPACK, or computed over the eigenvalues kept."""
+
+    @property
+    def smallest(self) -> float:
+        """Smallest eigenvalue of A relative to its largest: a lower estimate, or computed."""
+
+    def solve(self, b: Floats) -> Floats:
+        """Solve for b (p, k): the solution of least norm."""
+
+    def multiply(self, x: Floats) -> Floats:
+        """(Lambda + alpha I) x for x (p,)."""
+
+
+def equilibrate(matrix: Floats) -> Floats:
+    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal."""
+    diagonal = np.diagonal(matrix)
+    scale = np.ones(len(diagonal))
+    positive = diagonal > 0
+    scale[positive] = np.exp2(-np.rint(np.log2(diagonal[positive]) / 2))
+    matrix *= scale
+    matrix *= scale[:, None]
+    return scale
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """A = L L'."""
+
+    factor: Floats
+    scale: Floats
+    smallest: float
+    name: str = "cholesky"
+
+    @property
+    def rank(self) -> int:
+        """Full: a factorisation is only made of matrices that allow it."""
+        return len(self.scale)
+
+    @property
+    def condition(self) -> float:
+        """LAPACK's estimate in the 1-norm."""
+        return 1 / self.smallest
+
+    def solve(self, b: Floats) -> Floats:
+        """x = D L'^-1 L^-1 D b."""
+        x, _ = lapack.dpotrs(self.factor, self.scale[:, None] * b, lower=True)
+        return np.asarray(self.scale[:, None] * x)
+
+    def multiply(self, x: Floats) -> Floats:
+        """D^-1 L L' D^-1 x."""
+        y = blas.dtrmv(self.factor, x / self.scale, lower=True, trans=True)
+        return np.asarray(blas.dtrmv(self.factor, y, lower=True) / self.scale)
+
+
+@dataclass(frozen=True)
+class EighFactor:
+    """A = U diag(w) U', with the null space of Lambda + alpha I beside it."""
+
+    values: Floats
+    vectors: Floats
+    scale: Floats
+    rank: int
+    null_basis: Floats
+    """(p, p - rank), orthonormal, in the caller's units: span of D times A's null vectors."""
+    name: str = "eigh"
+
+    @property
+    def smallest(self) -> float:
+        """Smallest eigenvalue of A over its largest."""
+        return float(self.values[0] / self.values[-1]) if self.rank else 0.0
+
+    @property
+    def condition(self) -> float:
+        """Largest over smallest eigenvalue kept; infinite when none is."""
+        if self.rank == 0:
+            return float("inf")
+        return float(self.values[-1] / self.values[len(self.values) - self.rank])
+
+    def solve(self, b: Floats) -> Floats:
+        """x = D A^+ D b, less its part in the null space: the shortest of all solutions."""
+        kept = self.vectors[:, len(self.values) - self.rank :]
+        weights = self.values[len(self.values) - self.rank :]
+        x = self.scale[:, None] * (kept @ ((kept.T @ (self.scale[:, None] * b)) / weights[:, None]))
+        return np.asarray(x - self.null_basis @ (self.null_basis.T @ x))
+
+    def multiply(self, x: Floats) -> Floats:
+        """D^-1 U diag(w) U' D^-1 x."""
+        y = self.values * (self.vectors.T @ (x / self.scale))
+        return np.asarray((self.vectors @ y) / self.scale)
+
+
+def try_cholesky(matrix: Floats) -> CholeskyFactor | str:
+    """Factorise in place, or say why that is not safe; either way the matrix is overwritten."""
+    p = len(matrix)
+    scale = equilibrate(matrix)
+    norm = float(np.abs(matrix).sum(axis=0).max())
+    # The transpose of a C-ordered symmetric matrix is itself, in the order LAPACK wants.
+    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    if failed:
+        return f"the Gram is singular to rounding (pivot {failed} of {p})"
+    reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
+    if not reciprocal > MARGIN * p * EPS:
+        return f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})"
+    return CholeskyFactor(factor, scale, float(reciprocal))
+
+
+def decompose(matrix: Floats) -> EighFactor:
+    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten."""
+    p = len(matrix)
+    scale = equilibrate(matrix)
+    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
+    rank = int((values > MARGIN * p * EPS * values[-1]).sum()) if values[-1] > 0 else 0
+    null = scale[:, None] * vectors[:, : p - rank]
+    # Columns of very different length are no obstacle to QR, but rank decisions are easier alike.
+    basis = qr(null / np.linalg.norm(null, axis=0), mode="economic", check_finite=False)[0]
+    return EighFactor(values, vectors, scale, rank, basis)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A factorisation, why it was chosen, and how long it took."""
+
+    factorisation: Factorisation
+    reason: str
+    seconds: float
+
+
+def factorise(form: MatrixMaker, solver: Solver = "auto") -> Choice:
+    """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
+
+    Parameters
+    ----------
+    form
+        Makes the matrix; called again when the first attempt has overwritten it.
+    solver
+        "auto" tries Cholesky and falls back to the eigendecomposition, saying why.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        "cholesky" was asked for and is not safe.
+    """
+    start = time.perf_counter()
+    reason = "asked for"
+    if solver != "eigh":
+        factor = try_cholesky(form())
+        if isinstance(factor, CholeskyFactor):
+            reason = "well-conditioned Gram" if solver == "auto" else reason
+            return Choice(factor, reason, time.perf_counter() - start)
+        if solver == "cholesky":
+            raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'eigh'")
+        reason = f"{factor}, so the solution of least norm was taken"
+    return Choice(decompose(form()), reason, time.perf_counter() - start)

@@ -1,0 +1,79 @@
+"""Files: `.npz` archives with a kind, a format version and plain arrays; no pickles.
+
+Every archive holds ``format`` (``"linattn_fast.<kind>"``), ``version`` (an integer) and ``meta``
+(JSON text) beside its arrays. Files are written beside their destination and moved into place, so a
+reader sees the old file or the new one and never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .tokens import Array
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+def write(
+    path: PathLike, kind: str, version: int, meta: dict[str, Any], arrays: dict[str, Array]
+) -> None:
+    """Write an archive, whole or not at all; the name is used as given."""
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(
+                file,
+                format=np.array(f"linattn_fast.{kind}"),
+                version=np.array(version),
+                meta=np.array(json.dumps(meta)),
+                **arrays,  # type: ignore[arg-type]  # numpy types the keyword allow_pickle too
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # as open() would have made it
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(
+    path: PathLike, kind: str, version: int, names: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read an archive that :func:`write` wrote; return its meta data and the named arrays.
+
+    Raises
+    ------
+    ValueError
+        The file is truncated or damaged, of another kind or of another format version.
+    """
+    wanted = f"linattn_fast.{kind}"
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = str(archive["format"])
+            if found != wanted:
+                raise ValueError(f"path: {path} holds {found}, not {wanted}")
+            if int(archive["version"]) != version:
+                raise ValueError(
+                    f"path: {path} has format version {int(archive['version'])} of {wanted}; "
+                    f"this version of linattn_fast reads {version}"
+                )
+            meta = json.loads(str(archive["meta"]))
+            return meta, {name: archive[name] for name in names}
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"path: {path} is not a whole {wanted} file ({error})") from None
+    except (TypeError, AttributeError) as error:  # np.load of a single array, or odd contents
+        raise ValueError(f"path: {path} is not a {wanted} file ({error})") from None

@@ -1,0 +1,55 @@
+"""How many threads the compiled code uses. Results have the same bits for every number."""
+
+from __future__ import annotations
+
+import operator
+import os
+
+from .machine import usable_cores
+
+_MOST = 65536
+_chosen: int | None = None
+
+
+def _checked(value: object, name: str) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # any object may turn up here
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{name}: a whole number of threads is needed, got {kind}") from None
+    if not 1 <= number <= _MOST:
+        raise ValueError(f"{name}: must be between 1 and {_MOST}, got {number}")
+    return number
+
+
+def set_num_threads(n: int | None) -> None:
+    """Set the number of threads for all later calls of this process.
+
+    Parameters
+    ----------
+    n
+        Number of threads, the calling one included; ``None`` returns to the default: the
+        environment variable ``LINATTN_NUM_THREADS`` if it is set, else the cores this process may
+        use.
+
+    Notes
+    -----
+    The eigendecompositions and factorisations are SciPy's; the threads of its BLAS are set by its
+    own variables or by ``threadpoolctl``.
+    """
+    global _chosen  # noqa: PLW0603  # the one process-wide setting
+    _chosen = None if n is None else _checked(n, "n")
+
+
+def get_num_threads() -> int:
+    """Return the number of threads the compiled code uses."""
+    if _chosen is not None:
+        return _chosen
+    text = os.environ.get("LINATTN_NUM_THREADS", "").strip()
+    if not text:
+        return usable_cores()
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"LINATTN_NUM_THREADS: a whole number is needed, got {text!r}") from None
+    return _checked(number, "LINATTN_NUM_THREADS")

@@ -1,0 +1,264 @@
+"""Token batches, targets and weights: every form the caller may use, checked before any work.
+
+A batch is one of
+
+- dense: an array (N, n, d), N sequences of n tokens in R^d;
+- a list of arrays (n_i, d);
+- flat: an array (sum n_i, d) with ``offsets``, N + 1 integers: sequence i is rows
+  ``offsets[i]:offsets[i + 1]``.
+
+float32 and float64 are used as they lie in memory, with any strides; integers become float64.
+Targets have the same forms, and for positions="last" one row a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Positions: TypeAlias = Literal["last", "all", "causal"]
+
+POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A checked batch of sequences; nothing is copied that can be used where it is."""
+
+    storage: Array | tuple[Array, ...]
+    """(N, n, d), or (rows, d) with ``offsets``, or a tuple of (n_i, d)."""
+    offsets: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.storage) if self.offsets is None else len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield each sequence as an array (n_i, d)."""
+        return (self.sequence(i) for i in range(len(self)))
+
+    def sequence(self, i: int) -> Array:
+        """Sequence i, (n_i, d)."""
+        if self.offsets is None:
+            return self.storage[i]
+        assert isinstance(self.storage, np.ndarray)
+        return self.storage[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a token."""
+        return int(self.sequence(0).shape[1])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens in each sequence, (N,)."""
+        if self.offsets is not None:
+            return np.diff(self.offsets)
+        if isinstance(self.storage, tuple):
+            return np.array([len(sequence) for sequence in self.storage], dtype=np.int64)
+        return np.full(len(self), self.storage.shape[1], dtype=np.int64)
+
+    @property
+    def n_rows(self) -> int:
+        """Tokens in all sequences together."""
+        if isinstance(self.storage, tuple):
+            return sum(len(sequence) for sequence in self.storage)
+        return int(np.prod(self.storage.shape[:-1], dtype=np.int64))
+
+    def restore(self, rows: Floats) -> Floats | list[Floats]:
+        """Rows (n_rows, m), one a token, in the form this batch came in."""
+        if isinstance(self.storage, tuple):
+            return np.split(rows, np.cumsum(self.lengths)[:-1])
+        if self.offsets is not None:
+            return rows
+        return rows.reshape(*self.storage.shape[:2], rows.shape[1])
+
+
+def _as_array(value: object, name: str) -> Array:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
+
+
+def _as_floats(value: object, name: str) -> Array:
+    """Return the value as a float32 or float64 array that compiled code can read in place."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: masked arrays are not supported; fill or drop the masked entries")
+    array = _as_array(value, name)
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        raise TypeError(
+            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}; "
+            "convert it with .astype(numpy.float64)"
+        )
+    array = array.view(np.ndarray)
+    uneven = any(stride % array.itemsize for stride in array.strides)
+    if not array.dtype.isnative or not array.flags.aligned or uneven:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def _is_ragged(value: object) -> bool:
+    """Tell a list of sequences from everything else by its first item."""
+    if not isinstance(value, list | tuple) or len(value) == 0:
+        return False
+    try:
+        return np.ndim(value[0]) == 2
+    except ValueError:  # a sequence whose tokens differ in length
+        return True
+
+
+def _as_list(value: Any, name: str) -> tuple[Array, ...]:
+    arrays = [_as_floats(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    for i, array in enumerate(arrays):
+        if array.ndim != 2:
+            raise ValueError(
+                f"{name}[{i}]: every sequence must be an array (n_i, d), got shape {array.shape}"
+            )
+        if array.shape[1] != arrays[0].shape[1]:
+            raise ValueError(
+                f"{name}[{i}]: every sequence must have the same d; "
+                f"sequence 0 has d = {arrays[0].shape[1]}, this one {array.shape[1]}"
+            )
+        if array.shape[0] == 0:
+            raise ValueError(f"{name}[{i}]: the sequence is empty; at least one token is needed")
+    if len({array.dtype for array in arrays}) > 1:
+        arrays = [array.astype(np.float64, copy=False) for array in arrays]
+    return tuple(arrays)
+
+
+def _as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
+    array = _as_array(offsets, "offsets")
+    if array.ndim != 1 or len(array) < 2 or array.dtype.kind not in "iu":
+        raise ValueError(
+            "offsets: a 1-D array of N + 1 integers is needed, "
+            f"got shape {array.shape} of dtype {array.dtype}"
+        )
+    result = array.astype(np.int64)
+    if result[0] != 0 or result[-1] != n_rows:
+        raise ValueError(
+            f"offsets: must start at 0 and end at the number of rows of {name}, {n_rows}; "
+            f"got {result[0]} to {result[-1]}"
+        )
+    if (bad := np.flatnonzero(np.diff(result) <= 0)).size:
+        i = int(bad[0])
+        raise ValueError(
+            f"offsets: must increase, so that no sequence is empty; "
+            f"offsets[{i}] = {result[i]}, offsets[{i + 1}] = {result[i + 1]}"
+        )
+    return np.ascontiguousarray(result)
+
+
+def as_tokens(
+    value: object, offsets: object = None, *, name: str = "Z", d: int | None = None
+) -> Tokens:
+    """Check a batch in any of its forms.
+
+    Parameters
+    ----------
+    value, offsets
+        The batch, see the module's documentation.
+    name
+        What error messages call it.
+    d
+        The number of coordinates it must have, if that is known.
+    """
+    if isinstance(value, Tokens):
+        tokens = value
+    elif offsets is not None:
+        rows = _as_floats(value, name)
+        if rows.ndim != 2:
+            raise ValueError(
+                f"{name}: with offsets, an array (sum n_i, d) is needed, got shape {rows.shape}"
+            )
+        if 0 in rows.shape:
+            raise ValueError(f"{name}: the batch is empty, shape {rows.shape}")
+        tokens = Tokens(rows, _as_offsets(offsets, len(rows), name))
+    elif _is_ragged(value):
+        tokens = Tokens(_as_list(value, name))
+    else:
+        array = _as_floats(value, name)
+        if array.ndim != 3:
+            hint = f"; for one sequence pass {name}[None]" if array.ndim == 2 else ""
+            raise ValueError(
+                f"{name}: an array (N, n, d), a list of (n_i, d) arrays, or (sum n_i, d) with "
+                f"offsets is needed, got shape {array.shape}{hint}"
+            )
+        if 0 in array.shape:
+            raise ValueError(
+                f"{name}: the batch is empty, shape {array.shape}; "
+                "at least one sequence of one token with one coordinate is needed"
+            )
+        tokens = Tokens(array)
+    if d is not None and tokens.d != d:
+        raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}")
+    return tokens
+
+
+def as_targets(y: object, tokens: Tokens, *, d_out: int | None = None) -> Array:
+    """Targets for positions="last" as (N, d_out); a 1-D y means d_out = 1."""
+    given = _as_floats(y, "y")
+    array = given[:, None] if given.ndim == 1 else given
+    if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
+        raise ValueError(
+            f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
+            f"({len(tokens)}, d_out), got {given.shape}"
+        )
+    if d_out is not None and array.shape[1] != d_out:
+        raise ValueError(f"y: d_out = {d_out} targets a sequence are needed, got {array.shape[1]}")
+    if not np.isfinite(array).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(
+            f"y: must be finite, got {array[row, column]} for sequence {row}, output {column}"
+        )
+    return array
+
+
+def as_weights(sample_weight: object, n_samples: int) -> Floats | None:
+    """Sample weights as a float64 array (n_samples,), or None."""
+    if sample_weight is None:
+        return None
+    array = _as_floats(sample_weight, "sample_weight")
+    if array.shape != (n_samples,):
+        raise ValueError(
+            f"sample_weight: one weight a sample is needed, shape ({n_samples},), got {array.shape}"
+        )
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        i = int(np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[0])
+        raise ValueError(f"sample_weight: must be finite and not negative, got [{i}] = {array[i]}")
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def as_positions(positions: object) -> Positions:
+    """Check the name of a mode."""
+    for known in POSITIONS:
+        if positions == known:
+            return known
+    raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
+
+
+def non_finite_error(tokens: Tokens, first: int = 0, *, name: str = "Z") -> ValueError:
+    """Say where the first NaN or infinity is, or that finite values are too large."""
+    largest = 0.0
+    for i in range(first, len(tokens)):
+        sequence = tokens.sequence(i)
+        finite = np.isfinite(sequence)
+        if not finite.all():
+            t, j = (int(k) for k in np.argwhere(~finite)[0])
+            value = sequence[t, j]
+            return ValueError(
+                f"{name}: must be finite, got {value} in sequence {i}, token {t}, coordinate {j}"
+            )
+        largest = max(largest, float(np.abs(sequence).max()))
+    return ValueError(
+        f"{name}: values up to {largest:.3g} overflow float64 in the cubic features "
+        "or their squares; rescale the tokens"
+    )

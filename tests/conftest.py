@@ -1,0 +1,110 @@
+"""Shared by all tests: backends, instruction sets, planted layers and derived tolerances."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import linattn_fast as la
+from linattn_fast.backend import BatchMoments, cpu
+from linattn_fast.backend.reference import NumpyBackend
+from linattn_fast.tokens import Tokens
+
+settings.register_profile(
+    "linattn",
+    deadline=None,  # the machines are shared and noisy
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("linattn")
+
+EPS = np.finfo(np.float64).eps
+
+needs_cpu = pytest.mark.skipif(
+    cpu.MISSING is not None, reason=f"no compiled backend: {cpu.MISSING}"
+)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20241010)
+
+
+@pytest.fixture(params=["numpy", pytest.param("cpu", marks=needs_cpu)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every installed backend in turn."""
+    return request.param
+
+
+def _instruction_sets() -> list[object]:
+    if cpu.MISSING is not None:
+        return [pytest.param("none", marks=needs_cpu)]
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(not ok, reason=f"this processor lacks {name}"))
+        for name, ok in cpu._cpu.instruction_sets()
+    ]
+
+
+@pytest.fixture(params=_instruction_sets())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every compiled instruction set in turn."""
+    cpu._cpu.select_instruction_set(request.param)
+    yield request.param
+    cpu._cpu.select_instruction_set("")
+
+
+@pytest.fixture(autouse=True)
+def default_threads() -> Iterator[None]:
+    yield
+    la.set_num_threads(None)
+
+
+def plant(rng: np.random.Generator, d: int, heads: int, d_out: int) -> la.Heads:
+    """A layer with Gaussian heads."""
+    return la.Heads(rng.standard_normal((heads, d_out, d)), rng.standard_normal((heads, d, d)))
+
+
+def magnitudes(tokens: Tokens, y: np.ndarray | None, w: np.ndarray | None = None) -> BatchMoments:
+    """Moments of absolute values: what the rounding error of every entry is relative to."""
+    sizes = Tokens(tuple(np.abs(z.astype(np.float64)) for z in tokens))
+    return NumpyBackend().moments(sizes, None if y is None else np.abs(y), w)
+
+
+def rounding_steps(tokens: Tokens) -> int:
+    """Most roundings on the way to one entry of the moments.
+
+    Each of the two factors S has n products and n sums; the product of w, two S and two z has 4
+    more; the sum over samples at most N, in whatever order. Both sides of a comparison may err.
+    """
+    return 2 * (2 * 2 * int(tokens.lengths.max()) + 4 + len(tokens))
+
+
+def assert_moments_agree(
+    found: BatchMoments,
+    expected: BatchMoments,
+    tokens: Tokens,
+    y: np.ndarray | None,
+    w: np.ndarray | None = None,
+) -> None:
+    """Entry by entry, within the standard rounding bound."""
+    for a, b, size in zip(found, expected, magnitudes(tokens, y, w), strict=True):
+        assert a.shape == b.shape
+        assert (np.abs(a - b) <= rounding_steps(tokens) * EPS * size).all()
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter; the caller looks at the outcome."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import linattn_fast as la
+from linattn_fast.certificate import largest_eigenvalue
+
+
+@pytest.mark.parametrize("d", [1, 2, 4, 6])  # dense and iterative
+def test_lambda_min_and_condition_are_those_of_the_second_moment(rng, backend, d):
+    Z = rng.standard_normal((400, 7, d)) * np.linspace(1, 2, d)
+    H = la.cubic_features(Z)
+    values = np.linalg.eigvalsh(H.T @ H / len(H))
+    certificate = la.certify(Z, backend=backend, spectrum=True)
+    # The smallest eigenvalue is known to rounding relative to the largest.
+    tolerance = 1e-9 + 1e-13 * values[-1] / values[0]
+    assert certificate.lambda_min == pytest.approx(values[0], rel=tolerance)
+    assert certificate.condition == pytest.approx(values[-1] / values[0], rel=tolerance)
+    np.testing.assert_allclose(certificate.spectrum, values, atol=1e-13 * values[-1])
+    assert certificate.verdict == "identifiable"
+    assert certificate.rank == certificate.dimension == H.shape[1]
+    assert certificate.n_samples == 400
+    assert 0.0 <= certificate.lower_bound <= values[0]
+    assert "identifiable" in str(certificate)
+
+
+def test_the_spectrum_is_computed_only_when_asked_for(rng):
+    assert la.certify(rng.standard_normal((100, 4, 2))).spectrum is None
+
+
+def test_tokens_moments_and_fits_have_the_same_certificate(rng):
+    Z, y = rng.standard_normal((100, 5, 3)), rng.standard_normal(100)
+    from_tokens = la.certify(Z)
+    assert la.certify(la.Moments(3, 0).update(Z)) == from_tokens
+    assert la.certify(la.Moments(3, 1).update(Z, y)) == from_tokens
+    assert la.fit(Z, y).certificate == from_tokens
+    assert la.fit(Z, y, alpha=5.0).certificate == from_tokens  # ridge plays no part
+    assert la.fit(Z, y, certify=False).certificate is None
+    with pytest.raises(ValueError, match="moments carry their own data"):
+        la.certify(la.Moments(3, 0).update(Z), sample_weight=np.ones(100))
+
+
+def test_weights_count(rng):
+    Z = rng.standard_normal((60, 5, 2))
+    w = rng.random(60)
+    H = la.cubic_features(Z)
+    expected = np.linalg.eigvalsh((H * w[:, None]).T @ H / w.sum())[0]
+    assert la.certify(Z, sample_weight=w).lambda_min == pytest.approx(expected, rel=1e-8)
+
+
+def test_fewer_samples_than_features_are_not_enough_by_counting(rng):
+    certificate = la.certify(rng.standard_normal((17, 5, 3)))
+    assert certificate.verdict == "not identifiable"
+    assert certificate.lambda_min == 0.0
+    assert certificate.condition == np.inf
+    assert certificate.rank == 17
+    assert "17 samples are fewer than the 18 features" in certificate.evidence
+
+
+def one_hot(rng, N=500, n=6, d=3):
+    return np.eye(d)[rng.integers(0, d, (N, n))]
+
+
+def constant(rng):
+    Z = rng.standard_normal((500, 6, 3))
+    Z[:, :, 0] = 0.0
+    return Z
+
+
+def repeated(rng):
+    Z = rng.standard_normal((500, 6, 3))
+    Z[:, :, 2] = Z[:, :, 1]
+    return Z
+
+
+def dependent(rng):
+    Z = rng.standard_normal((500, 6, 3))
+    Z[:, :, 2] = 0.3 * Z[:, :, 0] - 1.7 * Z[:, :, 1]
+    return Z
+
+
+def same_every_time(rng):
+    return np.broadcast_to(rng.standard_normal((1, 6, 3)), (500, 6, 3))
+
+
+@pytest.mark.parametrize("make", [one_hot, constant, repeated, dependent, same_every_time])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_degenerate_tokens_are_never_called_identifiable(rng, backend, make, scale):
+    Z = scale * make(rng)
+    H = la.cubic_features(make(np.random.default_rng(1)))
+    certificate = la.certify(Z, backend=backend)
+    assert certificate.verdict == "not identifiable"
+    assert certificate.lambda_min == 0.0
+    assert certificate.rank == np.linalg.matrix_rank(H)
+    assert certificate.evidence
+
+
+def test_one_hot_features_that_never_occur_are_named(rng):
+    assert "features are zero in every sample" in la.certify(one_hot(rng)).evidence
+
+
+@given(scale=st.lists(st.floats(-8, 8), min_size=3, max_size=3), seed=st.integers(0, 99))
+def test_the_verdict_does_not_depend_on_the_units_of_the_tokens(scale, seed):
+    Z = np.random.default_rng(seed).standard_normal((200, 6, 3))
+    assert la.certify(Z * 10.0 ** np.array(scale)).verdict == "identifiable"
+
+
+def test_nearly_dependent_tokens_go_from_identifiable_to_not(rng):
+    Z = rng.standard_normal((300, 6, 2))
+    noise = rng.standard_normal((300, 6))
+    verdicts = []
+    for size in 10.0 ** -np.arange(0.0, 12.0, 0.25):
+        Z[:, :, 1] = Z[:, :, 0] + size * noise
+        verdicts.append(la.certify(Z).verdict)
+    order = {"identifiable": 0, "undecided": 1, "not identifiable": 2}
+    ranks = [order[verdict] for verdict in verdicts]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0
+    assert ranks[-1] == 2
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 80, 200])
+def test_the_largest_eigenvalue_is_found(rng, p):
+    values = np.sort(rng.random(p))
+    values[-1] = 2.0
+    U = np.linalg.qr(rng.standard_normal((p, p)))[0]
+    found = largest_eigenvalue(lambda x: U @ (values * (U.T @ x)), p)
+    assert found == pytest.approx(2.0, rel=1e-9)
+    assert largest_eigenvalue(lambda x: 3.0 * x, p) == pytest.approx(3.0, rel=1e-9)

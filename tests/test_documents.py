@@ -1,0 +1,52 @@
+"""Every example in the docstrings and in the README runs and prints what it says."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import linattn_fast as la
+
+ROOT = Path(__file__).parent.parent
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
+    if not info.name.endswith("_cpu")
+]
+
+
+@pytest.mark.parametrize("name", ["linattn_fast", *MODULES])
+def test_docstring_examples_are_true(name):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    outcome = doctest.testmod(importlib.import_module(name), optionflags=flags)
+    assert outcome.failed == 0
+
+
+def test_docstring_examples_are_found():
+    found = sum(doctest.testmod(importlib.import_module(name)).attempted for name in MODULES)
+    assert found > 20
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/files.md"])
+def test_python_examples_of_documents_run(document, tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, document, "exec"), names)
+
+
+def test_every_public_name_is_documented():
+    for name in la.__all__:
+        assert getattr(la, name).__doc__, name
+
+
+def test_results_are_numpy_arrays(rng):
+    fit = la.fit(rng.standard_normal((30, 4, 2)), rng.standard_normal(30))
+    assert type(fit.coefficients) is np.ndarray
+    assert isinstance(la.__version__, str)

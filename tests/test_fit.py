@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+import scipy.linalg
+from conftest import EPS, plant
+
+import linattn_fast as la
+
+
+def relative(a, b):
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("d", [2, 3, 4, 6, 8, 12])
+@pytest.mark.parametrize("H", [1, 3, 5])
+@pytest.mark.parametrize("outputs", ["one", "d"])
+def test_planted_layers_are_recovered(rng, d, H, outputs):
+    truth = plant(rng, d, H, 1 if outputs == "one" else d)
+    p = d * d * (d + 1) // 2
+    Z = rng.standard_normal((p + p // 2 + 30, 10, d))
+    fit = la.fit(Z, truth(Z))
+    assert relative(fit.coefficients, truth.coefficients()) < 1e-9
+    assert fit.heads.distance(truth) < 1e-9 * np.linalg.norm(truth.coefficients())
+    assert fit.certificate.verdict == "identifiable"
+    for n in (1, 3, 40):  # lengths never seen in training
+        new = rng.standard_normal((25, n, d))
+        for positions in ("last", "all", "causal"):
+            assert relative(fit.predict(new, positions), truth(new, positions)) < 1e-9
+
+
+def test_numpy_backend_recovers_planted_layers_too(rng):
+    truth = plant(rng, 4, 2, 3)
+    Z = rng.standard_normal((120, 6, 4))
+    fit = la.fit(Z, truth(Z, backend="numpy"), backend="numpy")
+    assert relative(fit.coefficients, truth.coefficients()) < 1e-9
+    assert fit.info.backend == "numpy"
+    assert relative(fit.predict(Z, backend="numpy"), truth(Z)) < 1e-9
+
+
+@pytest.mark.parametrize("form", ["list", "flat", "float32"])
+def test_every_form_of_input_can_be_learned_from(rng, backend, form):
+    truth = plant(rng, 3, 2, 2)
+    lengths = rng.integers(1, 12, 90)
+    sequences = [rng.standard_normal((n, 3)).astype(np.float32) for n in lengths]
+    y = truth(sequences)
+    if form == "flat":
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        fit = la.fit(np.concatenate(sequences), y, offsets=offsets, backend=backend)
+    elif form == "list":
+        fit = la.fit([z.astype(np.float64) for z in sequences], y, backend=backend)
+    else:
+        fit = la.fit(sequences, y, backend=backend)
+    assert relative(fit.coefficients, truth.coefficients()) < 1e-9
+
+
+def test_a_one_dimensional_y_means_one_output(rng):
+    Z = rng.standard_normal((60, 5, 2))
+    y = rng.standard_normal(60)
+    a, b = la.fit(Z, y), la.fit(Z, y[:, None])
+    np.testing.assert_array_equal(a.coefficients, b.coefficients)
+    assert a.coefficients.shape == (1, 6)
+    assert a.predict(Z).shape == (60, 1)
+
+
+def objective(C, H, y, w, alpha):
+    errors = ((H @ C.T - y) ** 2).sum(axis=1)
+    return np.average(errors, weights=w) + alpha * (C**2).sum()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 10.0])
+def test_the_fit_minimises_the_stated_objective(rng, backend, alpha):
+    Z, y, w = rng.standard_normal((80, 5, 3)), rng.standard_normal((80, 2)), rng.random(80)
+    fit = la.fit(Z, y, alpha=alpha, sample_weight=w, backend=backend)
+    H = la.cubic_features(Z)
+    W = w.sum()
+    normal = (H * w[:, None]).T @ H / W + alpha * np.eye(18)
+    expected = scipy.linalg.solve(normal, (H * w[:, None]).T @ y / W, assume_a="pos").T
+    np.testing.assert_allclose(fit.coefficients, expected, rtol=1e-8, atol=1e-11)
+    best = objective(fit.coefficients, H, y, w, alpha)
+    for _ in range(20):
+        other = fit.coefficients + 1e-3 * rng.standard_normal(fit.coefficients.shape)
+        assert objective(other, H, y, w, alpha) > best
+    assert fit.info.mean_squared_error == pytest.approx(
+        objective(fit.coefficients, H, y, w, 0.0), rel=1e-10
+    )
+
+
+def test_among_equal_minimisers_the_shortest_is_taken(rng, backend):
+    Z = np.eye(3)[rng.integers(0, 3, (300, 5))]  # one-hot: always singular
+    y = rng.standard_normal((300, 2))
+    expected = np.linalg.lstsq(la.cubic_features(Z), y, rcond=None)[0].T
+    fit = la.fit(Z, y, backend=backend)
+    np.testing.assert_allclose(fit.coefficients, expected, atol=1e-11)
+    assert fit.info.solver == "eigh"
+    assert "least norm" in fit.info.reason
+    moments = la.Moments(3, 2, backend=backend).update(Z, y)
+    np.testing.assert_allclose(moments.fit().coefficients, expected, atol=1e-11)
+
+
+def test_fewer_samples_than_features_are_interpolated_with_least_norm(rng):
+    Z, y = rng.standard_normal((40, 6, 5)), rng.standard_normal(40)
+    fit = la.fit(Z, y)
+    expected = np.linalg.lstsq(la.cubic_features(Z), y[:, None], rcond=None)[0].T
+    assert relative(fit.coefficients, expected) < 1e-9
+    np.testing.assert_allclose(fit.predict(Z)[:, 0], y, atol=1e-9)
+    assert fit.certificate.verdict == "not identifiable"
+
+
+def test_moments_alone_give_the_same_fit(rng):
+    Z, y = rng.standard_normal((90, 5, 3)), rng.standard_normal((90, 2))
+    a, b = la.fit(Z, y, alpha=0.1), la.Moments(3, 2).update(Z, y).fit(alpha=0.1)
+    np.testing.assert_allclose(a.coefficients, b.coefficients, rtol=1e-10)
+    assert b.info.mean_squared_error == pytest.approx(a.info.mean_squared_error, rel=1e-10)
+    assert b.info.refinements == ()
+    assert len(a.info.refinements) >= 1
+    with pytest.raises(ValueError, match="d_out = 0"):
+        la.Moments(3, 0).update(Z).fit()
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_refinement_on_the_data_undoes_the_squared_condition(condition, rotated):
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((600, 20, 4)) * np.logspace(0, -np.log10(condition), 4)
+    if rotated:
+        Z = Z @ np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    truth = plant(rng, 4, 2, 1)
+    y = truth(Z)
+    C = truth.coefficients()
+    fit = la.fit(Z, y)
+    moments = la.Moments(4, 1).update(Z, y).fit()
+    # What a backward-stable method guarantees: rounding times the condition, not its square.
+    assert relative(fit.coefficients, C) <= 10 * EPS * np.linalg.cond(la.cubic_features(Z))
+    if rotated and condition > 1:
+        assert relative(fit.coefficients, C) < 1e-3 * relative(moments.coefficients, C)
+        assert fit.info.refinements[0] == pytest.approx(relative(moments.coefficients, C), rel=0.1)
+
+
+def test_the_solver_can_be_chosen(rng):
+    Z, y = rng.standard_normal((90, 5, 3)), rng.standard_normal(90)
+    a, b = la.fit(Z, y, solver="cholesky"), la.fit(Z, y, solver="eigh")
+    assert (a.info.solver, b.info.solver) == ("cholesky", "eigh")
+    np.testing.assert_allclose(a.coefficients, b.coefficients, rtol=1e-10, atol=1e-13)
+    with pytest.raises(np.linalg.LinAlgError, match="solver: 'cholesky' is not possible"):
+        la.fit(Z[:10], y[:10], solver="cholesky")
+
+
+def test_info_tells_how_the_fit_went(rng):
+    Z, y = rng.standard_normal((90, 5, 3)), rng.standard_normal(90)
+    info = la.fit(Z, y).info
+    assert info.solver == "cholesky"
+    assert info.n_samples == 90
+    assert info.dimension == 18
+    assert info.condition > 1
+    assert info.bytes > 0
+    assert set(info.seconds) == {"moments", "solve", "refine", "certify", "heads"}
+    assert all(spent >= 0 for spent in info.seconds.values())
+    assert info.mean_squared_target == pytest.approx((y**2).mean())
+    assert "solver cholesky: well-conditioned Gram" in str(info)
+    assert la.fit(Z, y, heads=None).heads is None
+
+
+def test_zero_targets_give_the_zero_layer(rng):
+    fit = la.fit(rng.standard_normal((30, 4, 2)), np.zeros(30))
+    assert not fit.coefficients.any()
+    assert len(fit.heads) == 1
+
+
+def test_all_zero_tokens_give_the_zero_layer(backend):
+    fit = la.fit(np.zeros((30, 4, 2)), np.ones(30), backend=backend)
+    assert not fit.coefficients.any()
+    assert fit.certificate.verdict == "not identifiable"
+    assert fit.certificate.rank == 0

@@ -1,0 +1,112 @@
+"""Whatever is passed in: an answer, or an error that names its argument; never a crash."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import linattn_fast as la
+
+ARGUMENTS = ("Z", "y", "offsets", "sample_weight", "d", "alpha", "positions", "fit", "Z0", "steps")
+
+dtypes = st.one_of(
+    st.sampled_from([np.float32, np.float64]),
+    hnp.floating_dtypes(),
+    hnp.integer_dtypes(),
+    hnp.boolean_dtypes(),
+    hnp.complex_number_dtypes(),
+    st.just(np.dtype(object)),
+    st.just(np.dtype("U3")),
+    st.just(np.dtype("datetime64[s]")),
+    st.just(np.dtype([("a", float)])),
+)
+
+
+def arrays(draw, dimensions=st.integers(0, 4)):
+    dtype = draw(dtypes)
+    shape = tuple(draw(st.lists(st.integers(0, 5), min_size=(n := draw(dimensions)), max_size=n)))
+    if np.dtype(dtype).kind in "fiubc":
+        array = draw(hnp.arrays(dtype, shape))
+    else:
+        array = np.zeros(shape, dtype)
+    if array.ndim and draw(st.booleans()):
+        array = array[:: draw(st.sampled_from([1, -1, 2]))]
+    if draw(st.booleans()):
+        array = array.T
+    array.flags.writeable = False
+    return array
+
+
+@st.composite
+def anything(draw):
+    kind = draw(st.sampled_from(["array", "list", "odd"]))
+    if kind == "array":
+        return arrays(draw)
+    if kind == "list":
+        return [arrays(draw, st.integers(1, 3)) for _ in range(draw(st.integers(0, 4)))]
+    return draw(
+        st.sampled_from([None, 1, 2.5, "x", b"x", {}, [], [[]], [[[]]], [1, [2]], object()])
+    )
+
+
+def attempt(call):
+    """The call answers with finite numbers or raises an error that starts with an argument."""
+    try:
+        with np.errstate(all="ignore"):
+            return call()
+    except (ValueError, TypeError, MemoryError) as error:
+        assert str(error).startswith(ARGUMENTS), f"{type(error).__name__}: {error}"
+    return None
+
+
+@settings(max_examples=400)
+@given(
+    Z=anything(),
+    y=anything(),
+    offsets=st.one_of(st.none(), st.none(), st.lists(st.integers(-2, 12), max_size=5), anything()),
+    weights=st.one_of(st.none(), st.none(), anything()),
+)
+def test_fit_survives_anything(Z, y, offsets, weights):
+    fit = attempt(lambda: la.fit(Z, y, offsets=offsets, sample_weight=weights))
+    if fit is not None:
+        assert np.isfinite(fit.coefficients).all()
+
+
+@settings(max_examples=400)
+@given(Z=anything(), offsets=st.one_of(st.none(), st.none(), anything()))
+def test_layers_survive_anything(Z, offsets):
+    heads = la.Heads(np.ones((1, 3, 3)), np.ones((1, 3, 3)))
+    for positions in ("last", "all", "causal"):
+        y = attempt(lambda where=positions: heads(Z, where, offsets=offsets))
+        if isinstance(y, np.ndarray):
+            assert np.isfinite(y).all()
+    attempt(lambda: heads.generate(Z, 2))
+    attempt(lambda: la.certify(Z, offsets=offsets))
+
+
+@settings(max_examples=300)
+@given(
+    Z=hnp.arrays(
+        st.sampled_from([np.float32, np.float64]),
+        hnp.array_shapes(min_dims=3, max_dims=3, max_side=6),
+        elements=st.floats(width=32, allow_nan=True, allow_infinity=True),
+    ),
+    data=st.data(),
+)
+def test_well_formed_batches_of_any_values_are_learned_or_refused(Z, data):
+    y = data.draw(hnp.arrays(np.float64, len(Z), elements=st.floats(-1e30, 1e30)))
+    fit = attempt(lambda: la.fit(Z, y))
+    if fit is not None:
+        assert np.isfinite(Z).all()
+        assert np.isfinite(fit.coefficients).all()
+    elif np.isfinite(Z).all():
+        assert np.abs(Z).max() > 1e40 or np.abs(y).max() > 1e20 or np.abs(Z).max() > 1e10
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-320, 1e-160, 1e-60])
+def test_tokens_that_underflow_are_handled(rng, backend, size):
+    Z = size * rng.standard_normal((50, 4, 2))
+    fit = la.fit(Z, np.ones(50), backend=backend)
+    assert np.isfinite(fit.coefficients).all()
+    assert fit.certificate.verdict in ("identifiable", "undecided", "not identifiable")

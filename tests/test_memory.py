@@ -1,0 +1,72 @@
+import os
+
+import numpy as np
+import pytest
+from conftest import needs_cpu, run_python
+
+import linattn_fast as la
+from linattn_fast.memory import in_words
+
+sanitized = pytest.mark.skipif(
+    "LINATTN_SANITIZED" in os.environ, reason="sanitizers use memory of their own"
+)
+
+
+@needs_cpu
+@sanitized
+@pytest.mark.parametrize("form", ["dense", "list", "float32", "fit"])
+def test_memory_does_not_grow_with_the_number_of_sequences(form):
+    """100,000 sequences of 32 tokens at d = 12: below 100 MB beyond the input."""
+    outcome = run_python(
+        f"""
+import resource, numpy as np, linattn_fast as la
+form = {form!r}
+dtype = np.float32 if form == "float32" else np.float64
+Z = np.random.default_rng(0).standard_normal((100_000, 32, 12), dtype=dtype)
+y = Z[:, 0, :1].astype(float)
+given = list(Z) if form == "list" else Z
+la.fit(Z[:10], y[:10]) # load everything that is loaded once
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+if form == "fit":
+    la.fit(Z, y)
+else:
+    la.Moments(12, 1).update(given, y)
+print((peak() - before) * 1024)
+"""
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert int(outcome.stdout) < 100e6
+
+
+def test_estimates_grow_as_the_formulas_say():
+    q = 16 * 17 // 2
+    compact = 8 * (q * (q + 1) // 2 * q + 3 * 16 * q + 3)
+    estimate = la.estimate_memory(16, 3)
+    assert estimate["moments"] == 2 * compact
+    assert estimate["cholesky"] >= compact + 8 * (16 * q) ** 2
+    assert estimate["eigh"] > estimate["cholesky"]
+
+
+def test_the_accumulated_bytes_are_those_estimated(rng):
+    moments = la.Moments(5, 2)
+    assert moments.nbytes == 0
+    moments.update(rng.standard_normal((20, 3, 5)), np.zeros((20, 2)))
+    assert moments.nbytes == sum(total.nbytes for total in moments.sums)
+
+
+def test_a_request_over_the_limit_is_refused_with_both_numbers(rng):
+    Z = rng.standard_normal((20, 3, 6))
+    with pytest.raises(
+        MemoryError, match=r"fit: d = 6 \(126 features\) needs .* memory_limit is 1 MB|kB"
+    ):
+        la.fit(Z, np.zeros(20), memory_limit=100_000)
+    with pytest.raises(MemoryError, match="certify: the dense second moment of d = 6"):
+        la.certify(rng.standard_normal((200, 3, 6)), memory_limit=100_000)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(12, "12 bytes"), (1500, "1.5 kB"), (20e9, "20 GB"), (3e18, "3e+03 PB")]
+)
+def test_bytes_are_told_in_words(size, words):
+    assert in_words(int(size)) == words

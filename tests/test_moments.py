@@ -1,0 +1,229 @@
+import pickle
+
+import loops
+import numpy as np
+import pytest
+from conftest import EPS, assert_moments_agree, rounding_steps
+from hypothesis import given
+from hypothesis import strategies as st
+
+import linattn_fast as la
+from linattn_fast.backend import get_backend
+from linattn_fast.backend.reference import NumpyBackend
+from linattn_fast.tokens import Tokens, as_tokens
+
+
+def dense_gram(Z, w=None):
+    H = np.array([loops.features(z) for z in Z])
+    return (H * (1.0 if w is None else w[:, None])).T @ H
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [1, 6])
+def test_moments_are_the_definition(rng, backend, d, n):
+    Z, y, w = rng.standard_normal((40, n, d)), rng.standard_normal((40, 2)), rng.random(40)
+    moments = la.Moments(d, 2, backend=backend).update(Z, y, sample_weight=w)
+    H = np.array([loops.features(z) for z in Z])
+    scale = rounding_steps(as_tokens(Z)) * EPS
+    size = dense_gram(np.abs(Z), w)
+    assert (np.abs(moments.gram() - dense_gram(Z, w)) <= scale * size).all()
+    cross = (H * w[:, None]).T @ y
+    size = (np.abs(H) * w[:, None]).T @ np.abs(y)
+    bound = scale * (size + np.sqrt(np.diag(dense_gram(np.abs(Z), w)))[:, None])
+    assert (np.abs(moments.cross() - cross) <= bound).all()
+    np.testing.assert_allclose(moments.sums.energy, w @ y**2, rtol=1e-13)
+    np.testing.assert_allclose(moments.second_moment(), moments.gram() / w.sum(), rtol=1e-14)
+    np.testing.assert_array_equal(moments.gram_diagonal(), np.diag(moments.gram()))
+    assert moments.n_samples == 40
+    assert moments.dimension == d * d * (d + 1) // 2
+
+
+# Sizes on both sides of every block, group and tile edge, and of slabs against rows.
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 11, 13])
+@pytest.mark.parametrize("N", [1, 7, 31, 33, 255, 257, 600])
+def test_every_instruction_set_agrees_with_numpy(rng, isa, d, N):
+    tokens = as_tokens(rng.standard_normal((N, 3, d)))
+    y, w = rng.standard_normal((N, 3)), rng.random(N)
+    expected = NumpyBackend().moments(tokens, y, w)
+    assert_moments_agree(get_backend("cpu").moments(tokens, y, w), expected, tokens, y, w)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 200])
+def test_long_and_short_sequences(rng, isa, dtype, n):
+    tokens = as_tokens(rng.standard_normal((37, n, 4)).astype(dtype))
+    expected = NumpyBackend().moments(tokens, None, None)
+    assert_moments_agree(get_backend("cpu").moments(tokens, None, None), expected, tokens, None)
+
+
+def test_ragged_forms_and_strides_give_the_same_bits(rng, isa):
+    lengths = rng.integers(1, 30, 150)
+    sequences = [rng.standard_normal((n, 5)) for n in lengths]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.concatenate(sequences)
+    expected = la.Moments(5, 0, backend="cpu").update(sequences).sums.gram
+    forms = {
+        "flat": (flat, offsets),
+        "fortran": (np.asfortranarray(flat), offsets),
+        "every second column": (np.repeat(flat, 2, axis=1)[:, ::2], offsets),
+        "backwards in memory": (flat[::-1].copy()[::-1], offsets),
+        "list of fortran": ([np.asfortranarray(z) for z in sequences], None),
+        "int32 offsets": (flat, offsets.astype(np.int32)),
+    }
+    for name, (Z, given_offsets) in forms.items():
+        found = la.Moments(5, 0, backend="cpu").update(Z, offsets=given_offsets).sums.gram
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
+def test_dense_batches_of_any_memory_order_give_the_same_bits(rng, isa, axes):
+    Z = rng.standard_normal((70, 6, 3))
+    expected = la.Moments(3, 0, backend="cpu").update(Z).sums.gram
+    turned = np.ascontiguousarray(Z.transpose(axes)).transpose(np.argsort(axes))
+    assert turned.shape == Z.shape
+    np.testing.assert_array_equal(
+        la.Moments(3, 0, backend="cpu").update(turned).sums.gram, expected
+    )
+    broadcast = np.broadcast_to(Z[:1], Z.shape)
+    np.testing.assert_array_equal(
+        la.Moments(3, 0, backend="cpu").update(broadcast).sums.gram,
+        la.Moments(3, 0, backend="cpu").update(broadcast.copy()).sums.gram,
+    )
+
+
+@given(
+    d=st.integers(1, 6),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=60),
+    d_out=st.integers(0, 4),
+    scale=st.sampled_from([1e-40, 1e-3, 1.0, 1e30]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_compiled_moments_agree_with_numpy_on_ragged_data(d, lengths, d_out, scale, seed):
+    rng = np.random.default_rng(seed)
+    tokens = Tokens(tuple(scale * rng.standard_normal((n, d)) for n in lengths))
+    y = rng.standard_normal((len(lengths), d_out)) if d_out else None
+    w = rng.random(len(lengths))
+    expected = NumpyBackend().moments(tokens, y, w)
+    assert_moments_agree(get_backend("auto").moments(tokens, y, w), expected, tokens, y, w)
+
+
+def test_one_hot_tokens_give_exact_counts(backend):
+    Z = np.eye(3)[np.random.default_rng(0).integers(0, 3, (200, 5))]
+    gram = la.Moments(3, 0, backend=backend).update(Z).gram()
+    np.testing.assert_array_equal(gram, dense_gram(Z))
+
+
+@given(cut=st.integers(1, 299), seed=st.integers(0, 1000))
+def test_merging_two_parts_equals_one_pass(cut, seed):
+    rng = np.random.default_rng(seed)
+    Z, y, w = rng.standard_normal((300, 4, 3)), rng.standard_normal((300, 2)), rng.random(300)
+
+    def moments(rows):
+        return la.Moments(3, 2).update(Z[rows], y[rows], sample_weight=w[rows])
+
+    whole, first, second = moments(slice(None)), moments(slice(cut)), moments(slice(cut, None))
+    tokens = as_tokens(Z)
+    assert_moments_agree((first + second).sums, whole.sums, tokens, y, w)
+    assert (first + second).n_samples == 300
+    assert (first + second).total_weight == pytest.approx(w.sum(), rel=1e-14)
+    for a, b in zip((first + second).sums, (second + first).sums, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip((first + la.Moments(3, 2)).sums, first.sums, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_updating_in_pieces_equals_merging(rng):
+    Z, y = rng.standard_normal((100, 4, 3)), rng.standard_normal(100)
+    streamed = la.Moments(3, 1)
+    assert streamed.update(Z[:60], y[:60]) is streamed
+    streamed.update(Z[60:], y[60:])
+    merged = la.Moments(3, 1).update(Z[:60], y[:60]) + la.Moments(3, 1).update(Z[60:], y[60:])
+    for a, b in zip(streamed.sums, merged.sums, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_merging_does_not_change_its_parts(rng):
+    a = la.Moments(3, 0).update(rng.standard_normal((50, 4, 3)))
+    b = la.Moments(3, 0).update(rng.standard_normal((50, 4, 3)))
+    before = a.sums.gram.copy()
+    merged = a + b
+    merged.update(rng.standard_normal((50, 4, 3)))
+    np.testing.assert_array_equal(a.sums.gram, before)
+
+
+def test_moments_that_do_not_match_are_not_merged():
+    with pytest.raises(ValueError, match="d: moments to merge must agree, got 3 and 4"):
+        la.Moments(3, 1) + la.Moments(4, 1)
+    with pytest.raises(ValueError, match="d_out: moments to merge must agree"):
+        la.Moments(3, 1) + la.Moments(3, 2)
+    with pytest.raises(TypeError):
+        la.Moments(3, 1) + 1
+
+
+def test_integer_weights_repeat_samples(rng, backend):
+    Z, y, w = rng.standard_normal((40, 4, 3)), rng.standard_normal((40, 2)), rng.integers(0, 4, 40)
+    weighted = la.Moments(3, 2, backend=backend).update(Z, y, sample_weight=w)
+    repeated = la.Moments(3, 2, backend=backend).update(
+        np.repeat(Z, w, axis=0), np.repeat(y, w, axis=0)
+    )
+    assert weighted.total_weight == repeated.total_weight
+    tokens = as_tokens(np.repeat(Z, w, axis=0))
+    assert_moments_agree(weighted.sums, repeated.sums, tokens, np.repeat(y, w, axis=0))
+
+
+def test_cancellation_stays_within_the_bound(rng, isa):
+    # Huge coordinates of both signs whose products nearly cancel in S.
+    Z = rng.standard_normal((200, 6, 3))
+    Z[:, ::2, 0] *= 1e8
+    Z[:, 1::2, 0] = -Z[:, ::2, 0]
+    Z[:, 1::2, 1] = Z[:, ::2, 1]
+    tokens = as_tokens(Z)
+    found = get_backend("cpu").moments(tokens, None, None)
+    expected = NumpyBackend().moments(tokens, None, None)
+    assert_moments_agree(found, expected, tokens, None)
+
+
+def test_a_failed_update_changes_nothing(rng, backend):
+    Z, y = rng.standard_normal((300, 4, 3)), rng.standard_normal(300)
+    moments = la.Moments(3, 1, backend=backend).update(Z, y)
+    before = pickle.dumps(moments)
+    bad = Z.copy()
+    bad[299, 3, 2] = np.inf
+    attempts = [(bad, y), (Z * 1e60, y), (Z, y[:-1]), (Z[:, :, :2], y), (Z, np.full(300, np.nan))]
+    for tokens, targets in attempts:
+        with pytest.raises(ValueError, match="[Zy]: "):
+            moments.update(tokens, targets)
+        assert pickle.dumps(moments) == before
+
+
+def test_pickling_keeps_everything(rng):
+    moments = la.Moments(3, 2).update(rng.standard_normal((50, 4, 3)), rng.standard_normal((50, 2)))
+    copy = pickle.loads(pickle.dumps(moments))
+    for a, b in zip(copy.sums, moments.sums, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert repr(copy) == repr(moments)
+    assert (copy.n_samples, copy.total_weight) == (50, 50.0)
+
+
+def test_empty_moments_have_zeros_and_no_average():
+    moments = la.Moments(2, 1)
+    assert not moments.gram().any()
+    assert moments.cross().shape == (6, 1)
+    with pytest.raises(ValueError, match="moments: nothing to average"):
+        moments.second_moment()
+    with pytest.raises(ValueError, match="moments: nothing to average"):
+        moments.fit()
+
+
+def test_loss_is_the_training_error(rng):
+    Z, y, w = rng.standard_normal((60, 4, 3)), rng.standard_normal((60, 2)), rng.random(60)
+    moments = la.Moments(3, 2).update(Z, y, sample_weight=w)
+    C = rng.standard_normal((2, 18))
+    errors = ((la.cubic_features(Z) @ C.T - y) ** 2).sum(axis=1)
+    assert moments.loss(C) == pytest.approx(np.average(errors, weights=w), rel=1e-12)
+
+
+def test_gram_times_is_a_product_with_the_gram(rng):
+    moments = la.Moments(4, 0).update(rng.standard_normal((60, 5, 4)))
+    x = rng.standard_normal((40, 3))
+    np.testing.assert_allclose(moments.gram_times(x), moments.gram() @ x, rtol=1e-11, atol=1e-9)
