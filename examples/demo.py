@@ -8,13 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 
 import linattn_fast as la
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  # after the backend is chosen
 
 D, HEADS, SEQUENCES, LENGTH = 8, 3, 4000, 32
 PICTURE = "demo.png"
@@ -66,10 +63,11 @@ def plot(spectrum: np.ndarray, truth: np.ndarray, found: np.ndarray) -> None:
         ylabel="size",
     )
     limit = 1.05 * np.abs(truth).max()
+    error = relative_error(found, truth)
     right.plot([-limit, limit], [-limit, limit], color="0.8", zorder=0)
     right.plot(truth.ravel(), found.ravel(), ".", ms=3, color="tab:green")
     right.set(
-        title=f"All {truth.size:,} coefficients,\nrelative error {relative_error(found, truth):.1e}",
+        title=f"All {truth.size:,} coefficients,\nrelative error {error:.1e}",
         xlabel="true",
         ylabel="learned",
         aspect="equal",

@@ -97,11 +97,10 @@ def test_layers_survive_anything(Z, offsets):
 def test_well_formed_batches_of_any_values_are_learned_or_refused(Z, data):
     y = data.draw(hnp.arrays(np.float64, len(Z), elements=st.floats(-1e30, 1e30)))
     fit = attempt(lambda: la.fit(Z, y))
+    # The sixth power of a float32 is within the range of float64, so only NaN and infinity fail.
+    assert (fit is not None) == np.isfinite(Z).all()
     if fit is not None:
-        assert np.isfinite(Z).all()
         assert np.isfinite(fit.coefficients).all()
-    elif np.isfinite(Z).all():
-        assert np.abs(Z).max() > 1e40 or np.abs(y).max() > 1e20 or np.abs(Z).max() > 1e10
 
 
 @pytest.mark.parametrize("size", [5e-324, 1e-320, 1e-160, 1e-60])
