@@ -23,7 +23,7 @@ import linattn_fast as la
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 5
 PAUSE = 0.3
-"""Seconds before each run: BLAS threads spin for a while after a call and would disturb the next."""
+"""Seconds before each run: BLAS threads spin for a while after a call and disturb the next."""
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,9 @@ def test_the_shortest_solution_is_found_in_the_callers_units(p, rank, spread, se
     assert "least norm" in choice.reason
     expected = np.linalg.lstsq(H, y, rcond=None)[0]
     found = choice.factorisation.solve(H.T @ y / rank)
-    # Forming the Gram squares the condition of H, and a null space found in the units of A comes
-    # back to the caller's with an error relative to its largest scale.
+    # Forming the Gram squares the condition of H.
     s = np.linalg.svd(H, compute_uv=False)[:rank]
-    units = np.sqrt(np.diag(G))
-    tolerance = 100 * p * EPS * (s[0] / s[-1]) ** 2 * units.max() / units.min()
+    tolerance = 1000 * p * EPS * (s[0] / s[-1]) ** 2
     assert np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected)
 
 

@@ -218,14 +218,15 @@ def _refine(
 
     ``gradient(C)`` is (1/W) sum w h (y - C h)', (p, d_out). A step leaves about its own square (the
     factorisation solves to the relative accuracy that the step shows), so one below sqrt(eps) is
-    the last; so is one that is not less than half of the one before, which is not taken.
+    the last. One that is not less than half of the one before, or of C at first, shows that there
+    is nothing to gain, and is not taken.
     """
     steps: list[float] = []
     size = float(np.linalg.norm(coefficients))
     while size > 0 and len(steps) < _MOST_REFINEMENTS:
         correction = factor.solve(gradient(coefficients) - alpha * coefficients.T).T
         step = float(np.linalg.norm(correction)) / size
-        if steps and step > steps[-1] / 2:
+        if not step <= (steps[-1] if steps else 1.0) / 2:
             break
         coefficients = coefficients + correction
         steps.append(step)

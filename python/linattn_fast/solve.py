@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
-from scipy.linalg import blas, eigh, lapack, qr
+from scipy.linalg import blas, eigh, lapack, qr, solve_triangular
 
 from .tokens import Floats
 
@@ -111,15 +111,31 @@ class CholeskyFactor:
 
 @dataclass(frozen=True)
 class EighFactor:
-    """A = U diag(w) U', with the null space of Lambda + alpha I beside it."""
+    """A = U diag(w) U' over the eigenvalues that count, and an orthonormal basis of Lambda's range.
+
+    The range of Lambda = D^-1 A D^-1 is that of R = D^-1 U (p, r). In it lies the shortest solution
+    of D^-1 A D^-1 x = b:
+
+        x = R (R'R)^-1 w^-1 U' D b = B T'^-1 w^-1 U' D b,    R = B T, B orthonormal
+
+    Of full rank, that is D U w^-1 U' D b, and B is not needed.
+    """
 
     values: Floats
+    """All eigenvalues of A, ascending."""
     vectors: Floats
+    """(p, r): eigenvectors of the last r."""
     scale: Floats
-    rank: int
-    null_basis: Floats
-    """(p, p - rank), orthonormal, in the caller's units: span of D times A's null vectors."""
+    basis: Floats | None
+    """B, (p, r)."""
+    triangle: Floats | None
+    """T with its columns in the order of the eigenvalues, inverted: (r, r)."""
     name: str = "eigh"
+
+    @property
+    def rank(self) -> int:
+        """Eigenvalues that count."""
+        return int(self.vectors.shape[1])
 
     @property
     def smallest(self) -> float:
@@ -131,18 +147,21 @@ class EighFactor:
         """Largest over smallest eigenvalue kept; infinite when none is."""
         if self.rank == 0:
             return float("inf")
-        return float(self.values[-1] / self.values[len(self.values) - self.rank])
+        return float(self.values[-1] / self.values[-self.rank])
 
     def solve(self, b: Floats) -> Floats:
-        """x = D A^+ D b, less its part in the null space: the shortest of all solutions."""
-        kept = self.vectors[:, len(self.values) - self.rank :]
-        weights = self.values[len(self.values) - self.rank :]
-        x = self.scale[:, None] * (kept @ ((kept.T @ (self.scale[:, None] * b)) / weights[:, None]))
-        return np.asarray(x - self.null_basis @ (self.null_basis.T @ x))
+        """The shortest of all solutions."""
+        if self.rank == 0:
+            return np.zeros_like(b)
+        weights = self.values[-self.rank :, None]
+        inner = (self.vectors.T @ (self.scale[:, None] * b)) / weights
+        if self.basis is None or self.triangle is None:
+            return np.asarray(self.scale[:, None] * (self.vectors @ inner))
+        return np.asarray(self.basis @ (self.triangle.T @ inner))
 
     def multiply(self, x: Floats) -> Floats:
         """D^-1 U diag(w) U' D^-1 x."""
-        y = self.values * (self.vectors.T @ (x / self.scale))
+        y = self.values[len(self.values) - self.rank :] * (self.vectors.T @ (x / self.scale))
         return np.asarray((self.vectors @ y) / self.scale)
 
 
@@ -167,10 +186,19 @@ def decompose(matrix: Floats) -> EighFactor:
     scale = equilibrate(matrix)
     values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
     rank = int((values > MARGIN * p * EPS * values[-1]).sum()) if values[-1] > 0 else 0
-    null = scale[:, None] * vectors[:, : p - rank]
-    # Columns of very different length are no obstacle to QR, but rank decisions are easier alike.
-    basis = qr(null / np.linalg.norm(null, axis=0), mode="economic", check_finite=False)[0]
-    return EighFactor(values, vectors, scale, rank, basis)
+    kept = vectors[:, p - rank :]
+    if rank in (0, p):
+        return EighFactor(values, kept, scale, None, None)
+    # Rows from the largest down, columns pivoted: then QR errs in each row relative to that row,
+    # however much the features differ in scale.
+    order = np.argsort(scale, kind="stable")
+    R = (kept / scale[:, None])[order]
+    Q, T, columns = qr(R, mode="economic", pivoting=True, overwrite_a=True, check_finite=False)
+    basis = np.empty(Q.shape)
+    basis[order] = Q
+    inverse = np.empty(T.shape)
+    inverse[columns] = solve_triangular(T, np.eye(rank), check_finite=False)
+    return EighFactor(values, kept, scale, basis, inverse)
 
 
 @dataclass(frozen=True)
