@@ -65,37 +65,56 @@ def default_threads() -> Iterator[None]:
     la.set_num_threads(None)
 
 
+@pytest.fixture(params=["last", "all", "causal"])
+def positions(request: pytest.FixtureRequest) -> str:
+    """Every mode in turn."""
+    return request.param
+
+
 def plant(rng: np.random.Generator, d: int, heads: int, d_out: int) -> la.Heads:
     """A layer with Gaussian heads."""
     return la.Heads(rng.standard_normal((heads, d_out, d)), rng.standard_normal((heads, d, d)))
 
 
-def magnitudes(tokens: Tokens, y: np.ndarray | None, w: np.ndarray | None = None) -> BatchMoments:
+def magnitudes(
+    tokens: Tokens, y: Tokens | None, w: np.ndarray | None = None, positions: str = "last"
+) -> BatchMoments:
     """Moments of absolute values: what the rounding error of every entry is relative to."""
     sizes = Tokens(tuple(np.abs(z.astype(np.float64)) for z in tokens))
-    return NumpyBackend().moments(sizes, None if y is None else np.abs(y), w)
+    targets = None if y is None else Tokens(tuple(np.abs(z.astype(np.float64)) for z in y))
+    return NumpyBackend().moments(sizes, targets, w, positions)
 
 
-def rounding_steps(tokens: Tokens) -> int:
+def rounding_steps(tokens: Tokens, positions: str = "last") -> int:
     """Most roundings on the way to one entry of the moments.
 
-    Each of the two factors S has n products and n sums; the product of w, two S and two z has 4
-    more; the sum over samples at most N, in whatever order. Both sides of a comparison may err.
+    Each S has n products and n sums, and there are at most three of them ("all"); the product of w
+    and the factors has 4 more; the sum over samples has at most as many as there are, in whatever
+    order. Both sides of a comparison may err.
     """
-    return 2 * (2 * 2 * int(tokens.lengths.max()) + 4 + len(tokens))
+    return 2 * (3 * 2 * int(tokens.lengths.max()) + 4 + tokens.n_samples(positions))
 
 
 def assert_moments_agree(
     found: BatchMoments,
     expected: BatchMoments,
     tokens: Tokens,
-    y: np.ndarray | None,
+    y: Tokens | None,
     w: np.ndarray | None = None,
+    positions: str = "last",
 ) -> None:
     """Entry by entry, within the standard rounding bound."""
-    for a, b, size in zip(found, expected, magnitudes(tokens, y, w), strict=True):
+    steps = rounding_steps(tokens, positions)
+    for a, b, size in zip(found, expected, magnitudes(tokens, y, w, positions), strict=True):
         assert a.shape == b.shape
-        assert (np.abs(a - b) <= rounding_steps(tokens) * EPS * size).all()
+        assert (np.abs(a - b) <= steps * EPS * size).all()
+
+
+def random_targets(rng: np.random.Generator, tokens: Tokens, d_out: int, positions: str) -> Tokens:
+    """Gaussian targets, one row a query."""
+    if positions == "last":
+        return Tokens(rng.standard_normal((len(tokens), 1, d_out)))
+    return tokens.with_rows(rng.standard_normal((tokens.n_rows, d_out)))
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 
-def features(sequence: np.ndarray) -> np.ndarray:
-    """h(Z)[(j,k), l] = S[j,k] z_n[l], pairs j <= k."""
+def features(sequence: np.ndarray, query: np.ndarray | None = None) -> np.ndarray:
+    """h(Z)[(j,k), l] = S[j,k] z[l], pairs j <= k; the query z is the last token by default."""
     d = sequence.shape[1]
-    S = sum(np.outer(z, z) for z in sequence)
+    z = sequence[-1] if query is None else query
+    S = sum(np.outer(token, token) for token in sequence)
+    return np.array([S[j, k] * z[l] for j in range(d) for k in range(j, d) for l in range(d)])
+
+
+def queries(sequence: np.ndarray, positions: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each query attends to, and the query."""
+    n = len(sequence)
+    if positions == "last":
+        return [(sequence, sequence[-1])]
+    return [(sequence if positions == "all" else sequence[: t + 1], sequence[t]) for t in range(n)]
+
+
+def all_features(sequences: list[np.ndarray], positions: str) -> np.ndarray:
+    """Features of every sample, (samples, p)."""
     return np.array(
-        [S[j, k] * sequence[-1, l] for j in range(d) for k in range(j, d) for l in range(d)]
+        [features(context, query) for z in sequences for context, query in queries(z, positions)]
     )
 
 
@@ -21,9 +35,4 @@ def layer(V: np.ndarray, Q: np.ndarray, sequence: np.ndarray, query: np.ndarray)
 
 
 def outputs(V: np.ndarray, Q: np.ndarray, sequence: np.ndarray, positions: str) -> np.ndarray:
-    n = len(sequence)
-    if positions == "last":
-        return layer(V, Q, sequence, sequence[-1])[None]
-    if positions == "all":
-        return np.array([layer(V, Q, sequence, sequence[t]) for t in range(n)])
-    return np.array([layer(V, Q, sequence[: t + 1], sequence[t]) for t in range(n)])
+    return np.array([layer(V, Q, context, z) for context, z in queries(sequence, positions)])

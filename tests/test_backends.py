@@ -93,22 +93,33 @@ else:
     assert outcome.returncode == 0, outcome.stderr
 
 
+def accumulate(
+    module, tokens, offsets=None, *, targets=None, weights=None, positions="last",
+    precision="float64", threads=1,
+):  # fmt: skip
+    return module.accumulate(
+        tokens, offsets, targets, None, weights, positions, precision, True, threads, None
+    )
+
+
 @needs_cpu
 @pytest.mark.parametrize(
     "call",
     [
-        lambda c: c.accumulate(np.zeros((2, 3)), None, None, None, True, 1, None),
-        lambda c: c.accumulate(np.zeros((2, 3, 4), int), None, None, None, True, 1, None),
-        lambda c: c.accumulate((), None, None, None, True, 1, None),
-        lambda c: c.accumulate(
-            (np.zeros((2, 3)), np.zeros((2, 4))), None, None, None, True, 1, None
-        ),
-        lambda c: c.accumulate("tokens", None, None, None, True, 1, None),
-        lambda c: c.accumulate(np.zeros((6, 3)), np.array([0, 9, 6]), None, None, True, 1, None),
-        lambda c: c.accumulate(np.zeros((6, 3)), np.array([0, 7]), None, None, True, 1, None),
-        lambda c: c.accumulate(np.ones((2, 3, 4)), None, np.ones((3, 1, 1)), None, True, 1, None),
-        lambda c: c.accumulate(np.ones((2, 3, 4)), None, None, np.ones(3), True, 1, None),
-        lambda c: c.accumulate(np.ones((2, 3, 4)), None, None, None, True, 0, None),
+        lambda c: accumulate(c, np.zeros((2, 3))),
+        lambda c: accumulate(c, np.zeros((2, 3, 4), int)),
+        lambda c: accumulate(c, ()),
+        lambda c: accumulate(c, (np.zeros((2, 3)), np.zeros((2, 4)))),
+        lambda c: accumulate(c, "tokens"),
+        lambda c: accumulate(c, np.zeros((6, 3)), np.array([0, 9, 6])),
+        lambda c: accumulate(c, np.zeros((6, 3)), np.array([0, 7])),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), targets=np.ones((3, 1, 1))),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), targets=np.ones((2, 2, 1))),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), targets=np.ones((2, 2, 1)), positions="all"),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), positions="first"),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), precision="half"),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), weights=np.ones(3)),
+        lambda c: accumulate(c, np.ones((2, 3, 4)), threads=0),
         lambda c: c.evaluate_heads(
             np.ones((1, 1, 2)), np.ones((1, 2, 2)), np.ones((1, 1, 3)), None, "last", 1
         ),

@@ -27,6 +27,39 @@ def test_planted_layers_are_recovered(rng, d, H, outputs):
             assert relative(fit.predict(new, positions), truth(new, positions)) < 1e-9
 
 
+@pytest.mark.parametrize("d", [2, 4, 8])
+@pytest.mark.parametrize("form", ["dense", "list", "flat"])
+@pytest.mark.parametrize("mode", ["all", "causal"])
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+def test_planted_layers_are_recovered_from_targets_at_every_token(rng, d, form, mode, precision):
+    truth = plant(rng, d, 2, 3)
+    sequences = [rng.standard_normal((n, d)) for n in rng.integers(1, 20, 20 + d**3)]
+    offsets = None
+    Z = sequences
+    if form == "dense":
+        Z = rng.standard_normal((20 + d**3, 12, d))
+    if form == "flat":
+        Z = np.concatenate(sequences)
+        offsets = np.concatenate([[0], np.cumsum([len(z) for z in sequences])])
+    y = truth(Z, mode, offsets=offsets)
+    fit = la.fit(Z, y, positions=mode, offsets=offsets, precision=precision)
+    assert relative(fit.coefficients, truth.coefficients()) < 1e-9
+    assert fit.positions == mode
+    predicted = fit.predict(Z, offsets=offsets)  # as in training
+    if form == "list":
+        predicted, y = np.concatenate(predicted), np.concatenate(y)
+    assert relative(predicted, y) < 1e-9
+
+
+def test_causal_targets_cannot_be_learned_as_if_every_token_saw_the_whole_sequence(rng):
+    truth = plant(rng, 3, 1, 1)
+    Z = rng.standard_normal((300, 20, 3))
+    y = truth(Z, "causal")
+    right, wrong = la.fit(Z, y, positions="causal").info, la.fit(Z, y, positions="all").info
+    assert right.mean_squared_error < 1e-20 * right.mean_squared_target
+    assert wrong.mean_squared_error > 0.05 * wrong.mean_squared_target
+
+
 def test_numpy_backend_recovers_planted_layers_too(rng):
     truth = plant(rng, 4, 2, 3)
     Z = rng.standard_normal((120, 6, 4))
@@ -94,6 +127,50 @@ def test_among_equal_minimisers_the_shortest_is_taken(rng, backend):
     assert "least norm" in fit.info.reason
     moments = la.Moments(3, 2, backend=backend).update(Z, y)
     np.testing.assert_allclose(moments.fit().coefficients, expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-2, 10.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_dual_gives_the_same_answer_as_the_primal(rng, backend, positions, alpha, weighted):
+    Z, w = rng.standard_normal((30, 3, 5)), rng.random(30) if weighted else None  # p = 75
+    Z = Z[:, :2] if positions != "last" else Z
+    y = rng.standard_normal((30, 2) if positions == "last" else (30, 2, 2))
+    given = {"positions": positions, "alpha": alpha, "sample_weight": w, "backend": backend}
+    dual, primal = la.fit(Z, y, **given), la.fit(Z, y, solver="eigh", **given)
+    assert dual.info.solver == "dual"
+    assert "samples are fewer than the 75 features" in dual.info.reason
+    assert relative(dual.coefficients, primal.coefficients) < 1e-9
+    for name in ("mean_squared_error", "mean_squared_target"):
+        assert getattr(dual.info, name) == pytest.approx(
+            getattr(primal.info, name), rel=1e-9, abs=1e-20
+        )
+    assert dual.certificate.verdict == primal.certificate.verdict == "not identifiable"
+
+
+def test_the_dual_can_be_asked_for_with_many_samples_and_repeated_ones(rng):
+    Z, y = rng.standard_normal((60, 4, 2)), rng.standard_normal(60)  # p = 6: a singular kernel
+    fit = la.fit(Z, y, solver="dual")
+    assert relative(fit.coefficients, la.fit(Z, y).coefficients) < 1e-9
+    assert fit.certificate.verdict == "identifiable"
+    assert fit.info.reason.startswith("asked for; eigh")
+    repeated, targets = np.concatenate([Z[:3], Z[:3]]), np.arange(6.0)  # two targets each
+    expected = np.linalg.lstsq(la.cubic_features(repeated), targets[:, None], rcond=None)[0].T
+    found = la.fit(repeated, targets, solver="dual").coefficients
+    assert relative(found, expected) < 1e-9
+    with pytest.raises(ValueError, match="solver: 'dual' needs the data"):
+        la.Moments(2, 1).update(Z, y).fit(solver="dual")
+
+
+def test_the_dual_reports_what_is_not_finite(rng):
+    Z = rng.standard_normal((10, 4, 5))
+    for value, message in (
+        (np.nan, "Z: must be finite, got nan in sequence 3"),
+        (1e80, "overflow"),
+    ):
+        bad = Z.copy()
+        bad[3] = value
+        with pytest.raises(ValueError, match=message):
+            la.fit(bad, np.zeros(10))
 
 
 def test_fewer_samples_than_features_are_interpolated_with_least_norm(rng):

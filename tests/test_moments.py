@@ -3,7 +3,7 @@ import pickle
 import loops
 import numpy as np
 import pytest
-from conftest import EPS, assert_moments_agree, rounding_steps
+from conftest import EPS, assert_moments_agree, magnitudes, random_targets, rounding_steps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,55 +13,105 @@ from linattn_fast.backend.reference import NumpyBackend
 from linattn_fast.tokens import Tokens, as_tokens
 
 
-def dense_gram(Z, w=None):
-    H = np.array([loops.features(z) for z in Z])
+def gram_of(H, w=None):
     return (H * (1.0 if w is None else w[:, None])).T @ H
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5])
 @pytest.mark.parametrize("n", [1, 6])
-def test_moments_are_the_definition(rng, backend, d, n):
-    Z, y, w = rng.standard_normal((40, n, d)), rng.standard_normal((40, 2)), rng.random(40)
-    moments = la.Moments(d, 2, backend=backend).update(Z, y, sample_weight=w)
-    H = np.array([loops.features(z) for z in Z])
-    scale = rounding_steps(as_tokens(Z)) * EPS
-    size = dense_gram(np.abs(Z), w)
-    assert (np.abs(moments.gram() - dense_gram(Z, w)) <= scale * size).all()
-    cross = (H * w[:, None]).T @ y
-    size = (np.abs(H) * w[:, None]).T @ np.abs(y)
-    bound = scale * (size + np.sqrt(np.diag(dense_gram(np.abs(Z), w)))[:, None])
-    assert (np.abs(moments.cross() - cross) <= bound).all()
-    np.testing.assert_allclose(moments.sums.energy, w @ y**2, rtol=1e-13)
-    np.testing.assert_allclose(moments.second_moment(), moments.gram() / w.sum(), rtol=1e-14)
+def test_moments_are_the_definition(rng, backend, positions, d, n):
+    Z, w = rng.standard_normal((40, n, d)), rng.random(40)
+    tokens = as_tokens(Z)
+    y = random_targets(rng, tokens, 2, positions).storage
+    given = y[:, 0] if positions == "last" else y
+    moments = la.Moments(d, 2, positions=positions, backend=backend)
+    moments.update(Z, given, sample_weight=w)
+    rows = y.reshape(-1, 2)
+    weights = w if positions == "last" else np.repeat(w, n)
+    H = loops.all_features(Z, positions)
+    size = loops.all_features(np.abs(Z), positions)
+    scale = rounding_steps(tokens, positions) * EPS
+    assert (np.abs(moments.gram() - gram_of(H, weights)) <= scale * gram_of(size, weights)).all()
+    cross, bound = ((h * weights[:, None]).T @ t for h, t in ((H, rows), (size, np.abs(rows))))
+    assert (np.abs(moments.cross() - cross) <= scale * bound).all()
+    np.testing.assert_allclose(moments.sums.energy, weights @ rows**2, rtol=1e-13)
+    assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-14)
+    np.testing.assert_allclose(
+        moments.second_moment(), moments.gram() / weights.sum(), rtol=1e-13, atol=1e-300
+    )
     np.testing.assert_array_equal(moments.gram_diagonal(), np.diag(moments.gram()))
-    assert moments.n_samples == 40
+    assert moments.n_samples == len(H)
     assert moments.dimension == d * d * (d + 1) // 2
 
 
 # Sizes on both sides of every block, group and tile edge, and of slabs against rows.
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 11, 13])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 11])
 @pytest.mark.parametrize("N", [1, 7, 31, 33, 255, 257, 600])
-def test_every_instruction_set_agrees_with_numpy(rng, isa, d, N):
+def test_every_instruction_set_agrees_with_numpy(rng, isa, positions, d, N):
     tokens = as_tokens(rng.standard_normal((N, 3, d)))
-    y, w = rng.standard_normal((N, 3)), rng.random(N)
-    expected = NumpyBackend().moments(tokens, y, w)
-    assert_moments_agree(get_backend("cpu").moments(tokens, y, w), expected, tokens, y, w)
+    y, w = random_targets(rng, tokens, 3, positions), rng.random(N)
+    expected = NumpyBackend().moments(tokens, y, w, positions)
+    found = get_backend("cpu").moments(tokens, y, w, positions)
+    assert_moments_agree(found, expected, tokens, y, w, positions)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 200])
-def test_long_and_short_sequences(rng, isa, dtype, n):
+def test_long_and_short_sequences(rng, isa, positions, dtype, n):
     tokens = as_tokens(rng.standard_normal((37, n, 4)).astype(dtype))
-    expected = NumpyBackend().moments(tokens, None, None)
-    assert_moments_agree(get_backend("cpu").moments(tokens, None, None), expected, tokens, None)
+    expected = NumpyBackend().moments(tokens, None, None, positions)
+    found = get_backend("cpu").moments(tokens, None, None, positions)
+    assert_moments_agree(found, expected, tokens, None, None, positions)
 
 
-def test_ragged_forms_and_strides_give_the_same_bits(rng, isa):
+@pytest.mark.parametrize("d", [3, 9])  # slabs and rows
+def test_sequences_longer_than_many_blocks_carry_their_prefix_over(rng, isa, d):
+    tokens = as_tokens([rng.standard_normal((n, d)) for n in (3000, 1, 256, 511, 2, 1300)])
+    y = random_targets(rng, tokens, 1, "causal")
+    expected = NumpyBackend().moments(tokens, y, None, "causal")
+    found = get_backend("cpu").moments(tokens, y, None, "causal")
+    assert_moments_agree(found, expected, tokens, y, None, "causal")
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_mixed_precision_errs_within_its_bound(rng, backend, positions, scale):
+    tokens = as_tokens(scale * rng.standard_normal((600, 5, 5)))
+    y, w = random_targets(rng, tokens, 2, positions), rng.random(600)
+    expected = NumpyBackend().moments(tokens, y, w, positions)
+    found = get_backend(backend).moments(tokens, y, w, positions, "mixed")
+    size = magnitudes(tokens, y, w, positions).gram
+    # float32 roundings of an entry: two s and the right factor, up to three products, and the sum:
+    # at most 256 terms over at least 4 lanes compiled, over whatever BLAS does in numpy.
+    terms = 256 // 4 if backend == "cpu" else 256 * 5
+    bound = (terms + 6) * 2.0**-24 + rounding_steps(tokens, positions) * EPS
+    error = np.abs(found.gram - expected.gram)
+    assert (error <= bound * size).all()
+    assert error.max() > 1e-12 * size.max()  # it is float32 that was tested
+    np.testing.assert_allclose(
+        found.cross, expected.cross, rtol=1e-9, atol=1e-12 * size.max() ** 0.5
+    )
+
+
+@pytest.mark.parametrize("d", [4, 9, 11])
+def test_mixed_precision_is_the_same_for_every_instruction_set(rng, isa, positions, d):
+    tokens = as_tokens(rng.standard_normal((300, 3, d)))
+    expected = NumpyBackend().moments(tokens, None, None, positions)
+    found = get_backend("cpu").moments(tokens, None, None, positions, "mixed")
+    bound = 70 * 2.0**-24 + rounding_steps(tokens, positions) * EPS
+    size = magnitudes(tokens, None, None, positions).gram
+    assert (np.abs(found.gram - expected.gram) <= bound * size).all()
+
+
+def test_ragged_forms_and_strides_give_the_same_bits(rng, isa, positions):
+    def moments(Z, offsets=None):
+        found = la.Moments(5, 0, positions=positions, backend="cpu").update(Z, offsets=offsets)
+        return found.sums.gram
+
     lengths = rng.integers(1, 30, 150)
     sequences = [rng.standard_normal((n, 5)) for n in lengths]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.concatenate(sequences)
-    expected = la.Moments(5, 0, backend="cpu").update(sequences).sums.gram
+    expected = moments(sequences)
     forms = {
         "flat": (flat, offsets),
         "fortran": (np.asfortranarray(flat), offsets),
@@ -71,8 +121,7 @@ def test_ragged_forms_and_strides_give_the_same_bits(rng, isa):
         "int32 offsets": (flat, offsets.astype(np.int32)),
     }
     for name, (Z, given_offsets) in forms.items():
-        found = la.Moments(5, 0, backend="cpu").update(Z, offsets=given_offsets).sums.gram
-        np.testing.assert_array_equal(found, expected, err_msg=name)
+        np.testing.assert_array_equal(moments(Z, given_offsets), expected, err_msg=name)
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
@@ -96,39 +145,50 @@ def test_dense_batches_of_any_memory_order_give_the_same_bits(rng, isa, axes):
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=60),
     d_out=st.integers(0, 4),
     scale=st.sampled_from([1e-40, 1e-3, 1.0, 1e30]),
+    positions=st.sampled_from(["last", "all", "causal"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_compiled_moments_agree_with_numpy_on_ragged_data(d, lengths, d_out, scale, seed):
+def test_compiled_moments_agree_with_numpy_on_ragged_data(
+    d, lengths, d_out, scale, positions, seed
+):
     rng = np.random.default_rng(seed)
     tokens = Tokens(tuple(scale * rng.standard_normal((n, d)) for n in lengths))
-    y = rng.standard_normal((len(lengths), d_out)) if d_out else None
+    y = random_targets(rng, tokens, d_out, positions) if d_out else None
     w = rng.random(len(lengths))
-    expected = NumpyBackend().moments(tokens, y, w)
-    assert_moments_agree(get_backend("auto").moments(tokens, y, w), expected, tokens, y, w)
+    expected = NumpyBackend().moments(tokens, y, w, positions)
+    found = get_backend("auto").moments(tokens, y, w, positions)
+    assert_moments_agree(found, expected, tokens, y, w, positions)
 
 
-def test_one_hot_tokens_give_exact_counts(backend):
+def test_one_hot_tokens_give_exact_counts(backend, positions):
     Z = np.eye(3)[np.random.default_rng(0).integers(0, 3, (200, 5))]
-    gram = la.Moments(3, 0, backend=backend).update(Z).gram()
-    np.testing.assert_array_equal(gram, dense_gram(Z))
+    gram = la.Moments(3, 0, positions=positions, backend=backend).update(Z).gram()
+    np.testing.assert_array_equal(gram, gram_of(loops.all_features(Z, positions)))
 
 
-@given(cut=st.integers(1, 299), seed=st.integers(0, 1000))
-def test_merging_two_parts_equals_one_pass(cut, seed):
+@given(
+    cut=st.integers(1, 299),
+    positions=st.sampled_from(["last", "all", "causal"]),
+    seed=st.integers(0, 1000),
+)
+def test_merging_two_parts_equals_one_pass(cut, positions, seed):
     rng = np.random.default_rng(seed)
-    Z, y, w = rng.standard_normal((300, 4, 3)), rng.standard_normal((300, 2)), rng.random(300)
+    Z, w = rng.standard_normal((300, 4, 3)), rng.random(300)
+    targets = random_targets(rng, as_tokens(Z), 2, positions)
+    y = targets.storage[:, 0] if positions == "last" else targets.storage
 
     def moments(rows):
-        return la.Moments(3, 2).update(Z[rows], y[rows], sample_weight=w[rows])
+        empty = la.Moments(3, 2, positions=positions)
+        return empty.update(Z[rows], y[rows], sample_weight=w[rows])
 
     whole, first, second = moments(slice(None)), moments(slice(cut)), moments(slice(cut, None))
     tokens = as_tokens(Z)
-    assert_moments_agree((first + second).sums, whole.sums, tokens, y, w)
-    assert (first + second).n_samples == 300
-    assert (first + second).total_weight == pytest.approx(w.sum(), rel=1e-14)
+    assert_moments_agree((first + second).sums, whole.sums, tokens, targets, w, positions)
+    assert (first + second).n_samples == whole.n_samples
+    assert (first + second).total_weight == pytest.approx(whole.total_weight, rel=1e-14)
     for a, b in zip((first + second).sums, (second + first).sums, strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip((first + la.Moments(3, 2)).sums, first.sums, strict=True):
+    for a, b in zip((first + la.Moments(3, 2, positions=positions)).sums, first.sums, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -156,6 +216,8 @@ def test_moments_that_do_not_match_are_not_merged():
         la.Moments(3, 1) + la.Moments(4, 1)
     with pytest.raises(ValueError, match="d_out: moments to merge must agree"):
         la.Moments(3, 1) + la.Moments(3, 2)
+    with pytest.raises(ValueError, match="positions: moments to merge must agree"):
+        la.Moments(3, 1) + la.Moments(3, 1, positions="causal")
     with pytest.raises(TypeError):
         la.Moments(3, 1) + 1
 
@@ -168,7 +230,8 @@ def test_integer_weights_repeat_samples(rng, backend):
     )
     assert weighted.total_weight == repeated.total_weight
     tokens = as_tokens(np.repeat(Z, w, axis=0))
-    assert_moments_agree(weighted.sums, repeated.sums, tokens, np.repeat(y, w, axis=0))
+    targets = Tokens(np.repeat(y, w, axis=0)[:, None])
+    assert_moments_agree(weighted.sums, repeated.sums, tokens, targets)
 
 
 def test_cancellation_stays_within_the_bound(rng, isa):
@@ -215,15 +278,20 @@ def test_empty_moments_have_zeros_and_no_average():
         moments.fit()
 
 
-def test_loss_is_the_training_error(rng):
-    Z, y, w = rng.standard_normal((60, 4, 3)), rng.standard_normal((60, 2)), rng.random(60)
-    moments = la.Moments(3, 2).update(Z, y, sample_weight=w)
+def test_loss_is_the_training_error(rng, positions):
+    Z, w = rng.standard_normal((60, 4, 3)), rng.random(60)
+    y = random_targets(rng, as_tokens(Z), 2, positions).storage
+    moments = la.Moments(3, 2, positions=positions)
+    moments.update(Z, y[:, 0] if positions == "last" else y, sample_weight=w)
     C = rng.standard_normal((2, 18))
-    errors = ((la.cubic_features(Z) @ C.T - y) ** 2).sum(axis=1)
-    assert moments.loss(C) == pytest.approx(np.average(errors, weights=w), rel=1e-12)
+    errors = ((loops.all_features(Z, positions) @ C.T - y.reshape(-1, 2)) ** 2).sum(axis=1)
+    weights = w if positions == "last" else np.repeat(w, 4)
+    assert moments.loss(C) == pytest.approx(np.average(errors, weights=weights), rel=1e-12)
 
 
-def test_gram_times_is_a_product_with_the_gram(rng):
-    moments = la.Moments(4, 0).update(rng.standard_normal((60, 5, 4)))
+def test_gram_times_is_a_product_with_the_gram(rng, positions):
+    moments = la.Moments(4, 0, positions=positions).update(rng.standard_normal((60, 5, 4)))
     x = rng.standard_normal((40, 3))
-    np.testing.assert_allclose(moments.gram_times(x), moments.gram() @ x, rtol=1e-11, atol=1e-9)
+    gram = moments.gram()
+    error = np.abs(moments.gram_times(x) - gram @ x)
+    assert (error <= 100 * EPS * np.abs(gram) @ np.abs(x)).all()

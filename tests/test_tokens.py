@@ -133,6 +133,43 @@ def test_wrong_targets_are_named(rng, make, error, message):
         la.fit(good(rng), make(np.zeros(20)))
 
 
+@pytest.mark.parametrize("positions", ["all", "causal"])
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda y: y[:, 0], ValueError, r"y: one row of targets a token .*\(20, 4, d_out\)"),
+        (lambda y: y[:, :-1], ValueError, "y: one row of targets a token"),
+        (lambda y: y[:, :, :0], ValueError, "y: one row of targets a token"),
+        (list, ValueError, None),  # equal lengths: read as an array
+        (
+            lambda y: np.where(y == y[3, 2, 1], np.nan, y),
+            ValueError,
+            "sequence 3, output 1, token 2",
+        ),
+    ],
+)
+def test_wrong_targets_of_every_token_are_named(rng, positions, make, error, message):
+    Z, y = good(rng), rng.standard_normal((20, 4, 2))
+    if message is None:
+        la.fit(Z, make(y), positions=positions)
+        return
+    with pytest.raises(error, match=message):
+        la.fit(Z, make(y), positions=positions)
+
+
+def test_wrong_targets_of_lists_are_named(rng):
+    Z = [rng.standard_normal((n, 3)) for n in (2, 4)]
+    for y, message in (
+        (np.zeros((2, 4)), "y: Z is a list of 2 sequences, so a list of as many arrays"),
+        ([np.zeros(2)], "y: Z is a list of 2 sequences"),
+        ([np.zeros(2), np.zeros(3)], r"y\[1\]: one row a token is needed, 4 rows, got 3"),
+        ([np.zeros((2, 1)), np.zeros((4, 2))], r"y\[1\]: an array \(n_i, d_out\)"),
+        ([np.zeros((2, 1)), np.zeros((4, 1, 1))], r"y\[1\]: an array \(n_i, d_out\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            la.fit(Z, y, positions="causal")
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -154,7 +191,7 @@ def test_d_and_d_out_must_match_the_moments(rng):
         moments.update(good(rng), np.zeros((20, 2)))
     with pytest.raises(ValueError, match="y: d_out = 2 targets"):
         moments.update(good(rng, d=4), np.zeros((20, 3)))
-    with pytest.raises(ValueError, match=r"y: targets \(N, 2\) are needed"):
+    with pytest.raises(ValueError, match="y: targets with d_out = 2 are needed"):
         moments.update(good(rng, d=4))
     with pytest.raises(ValueError, match="y: these moments have d_out = 0"):
         la.Moments(3, 0).update(good(rng), np.zeros(20))
@@ -181,8 +218,9 @@ def test_d_and_d_out_must_match_the_moments(rng):
 def test_wrong_settings_are_named(rng, setting, error):
     (name,) = setting
     expected = "fit" if error is MemoryError else name
+    Z = np.concatenate([good(rng), good(rng)])
     with pytest.raises(error, match=f"^{expected}: "):
-        la.fit(good(rng), np.zeros(20), **setting)
+        la.fit(Z, np.zeros(40), **setting)
 
 
 @pytest.mark.parametrize("d", [0, -1])

@@ -32,6 +32,8 @@ struct OwnedTokens {
   const TokenBatch& operator*() const { return *batch; }
 };
 
+Positions positions_from(const std::string& name);
+
 void require(bool condition, const std::string& message);
 
 // 0 <= threads is an error, as is more than any machine has.

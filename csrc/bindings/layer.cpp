@@ -13,13 +13,6 @@ namespace linattn::bindings {
 
 namespace {
 
-Positions positions_from(const std::string& name) {
-  if (name == "last") return Positions::last;
-  if (name == "all") return Positions::all;
-  if (name == "causal") return Positions::causal;
-  throw std::invalid_argument("positions: must be 'last', 'all' or 'causal', got '" + name + "'");
-}
-
 void require_heads(const Doubles& v, const Doubles& q) {
   require(v.ndim() == 3 && q.ndim() == 3 && v.shape(0) == q.shape(0) && v.shape(2) == q.shape(1) &&
               q.shape(1) == q.shape(2),

@@ -19,32 +19,45 @@ Doubles zeros(std::vector<py::ssize_t> shape) {
   return array;
 }
 
+// A row of targets for every query: one a sequence (last), or one a token.
+void require_matching_targets(const TokenBatch& tokens, const TokenBatch& targets, Positions positions) {
+  require(targets.count() == tokens.count(), "targets: as many sequences as tokens are needed");
+  for (std::int64_t i = 0; i < tokens.count(); ++i) {
+    require(targets[i].length == (positions == Positions::last ? 1 : tokens[i].length),
+            "targets: one row a query is needed");
+  }
+}
+
 py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& offsets,
-                     const std::optional<py::array>& target_rows, const std::optional<Doubles>& weights, bool with_gram,
-                     int threads, const py::object& progress) {
+                     const py::object& target_storage, const std::optional<Offsets>& target_offsets,
+                     const std::optional<Doubles>& weights, const std::string& positions,
+                     const std::string& precision, bool with_gram, int threads, const py::object& progress) {
   const OwnedTokens tokens("tokens", storage, offsets);
   const std::int64_t count = (*tokens).count(), d = (*tokens).width(), q = pair_count(d);
   require(q <= INT32_MAX, "tokens: d is too large for the index type");
+  const Positions where = positions_from(positions);
+  require(precision == "float64" || precision == "mixed", "precision: must be 'float64' or 'mixed'");
 
   std::optional<OwnedTokens> targets;
-  if (target_rows) {
-    targets.emplace("targets", *target_rows, std::nullopt);
-    require(target_rows->shape(0) == count && target_rows->shape(1) == 1, "targets: must be (N, 1, d_out)");
+  if (!target_storage.is_none()) {
+    targets.emplace("targets", target_storage, target_offsets);
+    require_matching_targets(*tokens, **targets, where);
   }
   const std::int64_t d_out = targets ? (**targets).width() : 0;
   if (weights) require(weights->ndim() == 1 && weights->size() == count, "weights: must be (N,)");
 
-  Doubles gram = with_gram ? zeros({pair_count(q), q}) : zeros({0, q});
+  Doubles gram = zeros({with_gram ? gram_size(where, d) : 0});
   Doubles cross = zeros({d_out, d, q});
   Doubles energy = zeros({d_out});
+  const Data data{*tokens, targets ? &**targets : nullptr, weights ? weights->data() : nullptr, where};
   const MomentSums sums{with_gram ? gram.mutable_data() : nullptr, cross.mutable_data(), energy.mutable_data()};
   const Kernels& chosen = kernels();
   const Monitor monitor = make_monitor(progress);
-  const double* weight_data = weights ? weights->data() : nullptr;
   threads = checked_threads(threads);
   {
     const py::gil_scoped_release release;
-    accumulate_moments(chosen, *tokens, targets ? &**targets : nullptr, weight_data, threads, monitor, sums);
+    accumulate_moments(chosen, data, precision == "mixed" ? Precision::mixed : Precision::float64, threads, monitor,
+                       sums);
   }
   return py::make_tuple(gram, cross, energy);
 }
@@ -60,9 +73,10 @@ std::int64_t scan(const py::object& storage, const std::optional<Offsets>& offse
 
 void register_moments(py::module_& module) {
   py::register_exception<NonFinite>(module, "NonFiniteError", PyExc_ValueError);
-  module.def("accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"), py::arg("weights"),
+  module.def("accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"),
+             py::arg("target_offsets"), py::arg("weights"), py::arg("positions"), py::arg("precision"),
              py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
-             "Compact Gram (pairs of q, pairs of d), cross moment (d_out, d, q) and target energy (d_out) of a batch.");
+             "Compact Gram (flat), cross moment (d_out, d, q) and target energy (d_out) of a batch.");
   module.def("first_non_finite", &scan, py::arg("tokens"), py::arg("offsets"), py::arg("threads"),
              "Index of the first sequence with NaN or infinity, or -1.");
 }

@@ -8,21 +8,25 @@
 
 namespace linattn {
 
-class Buffer {
+template <typename T>
+class AlignedBuffer {
  public:
-  Buffer() = default;
-  explicit Buffer(std::int64_t size)
-      : data_(static_cast<double*>(::operator new[](static_cast<std::size_t>(size) * sizeof(double), alignment))) {
-    std::fill_n(data_.get(), size, 0.0);
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(std::int64_t size)
+      : data_(static_cast<T*>(::operator new[](static_cast<std::size_t>(size) * sizeof(T), alignment))) {
+    std::fill_n(data_.get(), size, T(0));
   }
-  double* data() const { return data_.get(); }
+  T* data() const { return data_.get(); }
 
  private:
   static constexpr std::align_val_t alignment{64};
   struct Release {
-    void operator()(double* pointer) const { ::operator delete[](pointer, alignment); }
+    void operator()(T* pointer) const { ::operator delete[](pointer, alignment); }
   };
-  std::unique_ptr<double[], Release> data_;
+  std::unique_ptr<T[], Release> data_;
 };
+
+using Buffer = AlignedBuffer<double>;
+using FloatBuffer = AlignedBuffer<float>;
 
 }  // namespace linattn

@@ -3,6 +3,7 @@
 //   pair (j, k), j <= k, of d coordinates   -> pair_index = j d - j (j - 1) / 2 + (k - j)   (row-major upper triangle)
 //   feature ((j, k), l)                     -> pair_index * d + l
 //   compact Gram entry ((u, v), (l, m))     -> row pair_index(u, v; q), column pair_index(l, m; d),  q = pairs of d
+//   third moment entry (u, v, w), u <= v <= w of q    -> triple_start(u, v; q) + (w - v)
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,12 @@ static inline std::int64_t pair_count(std::int64_t d) { return d * (d + 1) / 2; 
 
 static inline std::int64_t pair_index(std::int64_t j, std::int64_t k, std::int64_t d) {
   return j * d - j * (j - 1) / 2 + (k - j);
+}
+
+// Where the entries (u, v, v), (u, v, v + 1), .. of a symmetric third moment start; triple_start(q, q; q) is their number.
+static inline std::int64_t triple_start(std::int64_t u, std::int64_t v, std::int64_t q) {
+  const auto triples = [](std::int64_t k) { return k * (k + 1) * (k + 2) / 6; };
+  return triples(q) - triples(q - u) + pair_count(q - u) - pair_count(q - v);
 }
 
 // The pair after (j, k) in row-major order.

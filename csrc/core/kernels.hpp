@@ -11,12 +11,29 @@
 
 namespace linattn {
 
-// Samples are padded to a multiple of the widest vector, so that block shapes are the same for every table.
-constexpr std::int64_t sample_quantum = 8;
+// Samples are padded to a multiple of the widest vector of float32, so that block shapes are the same for every table.
+constexpr std::int64_t sample_quantum = 16;
 
 // Which two rows a product row multiplies: left[x] * right[y].
 struct RowPair {
   std::int32_t x, y;
+};
+
+// The matrix product with samples as inner dimension; products and sums within a block in T, totals in float64.
+template <typename T>
+struct ProductKernels {
+  // Interleaved panels of `panel` product rows: row i is left[pairs[i].x] * right[pairs[i].y].
+  void (*pack_products)(const T* left, const T* right, std::int64_t stride, const RowPair* pairs, std::int64_t rows,
+                        std::int64_t panel, std::int64_t samples, T* out);
+  // The same for plain rows.
+  void (*pack_rows)(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t panel, std::int64_t samples,
+                    T* out);
+  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j]; a in panels of tile_rows, b in panels
+  // of tile_columns, no scales where they are null. Where first_columns is given it does not decrease, and row i has
+  // only the columns from first_columns[i] on.
+  void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
+                   const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
+                   double* const* c);
 };
 
 struct Kernels {
@@ -36,16 +53,15 @@ struct Kernels {
   void (*second_moment)(const double* tokens, std::int64_t length, std::int64_t d, std::int64_t width, double* s,
                         std::int64_t stride);
 
-  // Interleaved panels of `panel` product rows: row i is left[pairs[i].x] * right[pairs[i].y].
-  void (*pack_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
-                        std::int64_t rows, std::int64_t panel, std::int64_t samples, double* out);
-  // The same for plain rows.
-  void (*pack_rows)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t panel,
-                    std::int64_t samples, double* out);
+  // out[(a,l)] += sum over tokens t of y_t[a] * z_t[l], lane by lane.
+  void (*cross_moment)(const double* targets, const double* tokens, std::int64_t length, std::int64_t d_out,
+                       std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
+  // s[(j,k)][i] = sum over columns first .. i of z[j] * z[k]; z and s have rows of `stride`.
+  void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
+                         double* s);
 
-  // c[i][j] += sum over samples of a[i] * b[j]; a in panels of tile_rows, b in panels of tile_columns.
-  void (*multiply)(const double* a, std::int64_t rows, const double* b, std::int64_t columns, std::int64_t samples,
-                   double* c, std::int64_t c_stride);
+  ProductKernels<double> float64;
+  ProductKernels<float> float32;
 
   // out = matrix (rows x columns) times in, for each of `width` samples.
   void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,

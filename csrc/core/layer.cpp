@@ -1,12 +1,13 @@
 #include "layer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
 #include "../kernels/block_sizes.hpp"
 #include "index.hpp"
-#include "sample_block.hpp"
+#include "sequence_group.hpp"
 #include "team.hpp"
 
 namespace linattn {
@@ -27,22 +28,52 @@ class HeadsLayer final : public Layer {
         d_out_(d_out),
         d_(d),
         queried_(heads * d * group_samples),
-        attended_(heads * d * group_samples) {}
+        attended_(heads * d * group_samples),
+        map_(d_out * d * group_samples),
+        unit_(d * group_samples),
+        column_(d_out * group_samples) {}
 
-  void attend(const double* s, std::int64_t) override { s_ = s; }
+  void attend(const double* s, std::int64_t width, std::int64_t queries) override {
+    s_ = s;
+    mapped_ = queries > d_;
+    if (mapped_) form_map(width);
+  }
 
   void query(const double* z, std::int64_t width, double* y) override {
+    if (mapped_) {
+      kernels_.contract(map_.data(), d_out_, d_, z, width, y);
+    } else {
+      apply_heads(z, width, y);
+    }
+  }
+
+ private:
+  void apply_heads(const double* z, std::int64_t width, double* y) {
     kernels_.apply(queries_->data(), heads_ * d_, d_, z, width, queried_.data());
     kernels_.apply_symmetric(s_, d_, queried_.data(), heads_, width, attended_.data());
     kernels_.apply(values_->data(), d_out_, heads_ * d_, attended_.data(), width, y);
   }
 
- private:
+  // Column l of sum_h V_h S Q_h is what the heads answer to the unit vector e_l.
+  void form_map(std::int64_t width) {
+    std::fill_n(unit_.data(), d_ * width, 0.0);
+    for (std::int64_t l = 0; l < d_; ++l) {
+      std::fill_n(unit_.data() + l * width, width, 1.0);
+      apply_heads(unit_.data(), width, column_.data());
+      for (std::int64_t a = 0; a < d_out_; ++a) {
+        std::copy_n(column_.data() + a * width, width, map_.data() + (a * d_ + l) * width);
+      }
+      std::fill_n(unit_.data() + l * width, width, 0.0);
+    }
+  }
+
   const Kernels& kernels_;
   Matrix values_, queries_;  // (d_out, H d) and (H d, d)
   std::int64_t heads_, d_out_, d_;
-  Buffer queried_, attended_;  // H d x width
+  Buffer queried_, attended_;      // H d x width
+  Buffer map_, unit_, column_;     // d_out d, d and d_out x width
   const double* s_ = nullptr;
+  bool mapped_ = false;
 };
 
 // y = M z with M[a,l] = sum_u C[a,(u,l)] s_u, formed once for all queries of a sequence
@@ -55,7 +86,7 @@ class CoefficientLayer final : public Layer {
         d_(d),
         map_(d_out * d * group_samples) {}
 
-  void attend(const double* s, std::int64_t width) override {
+  void attend(const double* s, std::int64_t width, std::int64_t) override {
     kernels_.apply(by_query_->data(), d_out_ * d_, pair_count(d_), s, width, map_.data());
   }
 
@@ -69,10 +100,6 @@ class CoefficientLayer final : public Layer {
   std::int64_t d_out_, d_;
   Buffer map_;  // d_out d x width
 };
-
-std::int64_t group_width(std::int64_t count) {
-  return std::min(group_samples, (count + sample_quantum - 1) / sample_quantum * sample_quantum);
-}
 
 // S, z and y of one group of sequences: q, d and d_out rows of `width` samples.
 struct GroupState {
@@ -100,55 +127,74 @@ class GroupEvaluator {
         state_(kernels, std::move(layer), tokens, d_out) {}
 
   void operator()(std::int64_t first, std::int64_t count) {
-    state_.group.select(first, count, group_width(count));
-    if (positions_ == Positions::causal) {
-      every_prefix(first);
-    } else {
-      whole_sequence(first);
+    state_.group.select(first, count);
+    switch (positions_) {
+      case Positions::last:
+        return last_query();
+      case Positions::all:
+        return every_query();
+      case Positions::causal:
+        return every_prefix();
     }
   }
 
  private:
+  void last_query() {
+    auto& [group, layer, s, z, y] = state_;
+    group.second_moments(s.data(), group.width());
+    group.last_tokens(z.data(), group.width());
+    layer->attend(s.data(), group.width(), 1);
+    layer->query(z.data(), group.width(), y.data());
+    for (std::int64_t column = 0; column < group.count(); ++column) store(column, group.first() + column);
+  }
+
+  void every_query() {
+    auto& [group, layer, s, z, y] = state_;
+    group.second_moments(s.data(), group.width());
+    layer->attend(s.data(), group.width(), group.longest());
+    for_each_token([&](const double* token, std::int64_t t) {
+      layer->query(token, group.width(), y.data());
+      store_position(t);
+    });
+  }
+
   // S_t = S_(t-1) + z_t z_t', one query after each update.
-  void every_prefix(std::int64_t first) {
+  void every_prefix() {
     auto& [group, layer, s, z, y] = state_;
     const std::int64_t d = tokens_.width(), width = group.width();
     std::fill_n(s.data(), pair_count(d) * width, 0.0);
-    for (std::int64_t t = 0; t < group.longest(); ++t) {
-      group.tokens_at(t, z.data());
-      kernels_.second_moment(z.data(), 1, d, width, s.data(), width);
-      layer->attend(s.data(), width);
-      layer->query(z.data(), width, y.data());
-      store(first, t);
+    for_each_token([&](const double* token, std::int64_t t) {
+      kernels_.second_moment(token, 1, d, width, s.data(), width);
+      layer->attend(s.data(), width, 1);
+      layer->query(token, width, y.data());
+      store_position(t);
+    });
+    for (std::int64_t column = 0; column < group.count(); ++column) {
+      require_finite_diagonal(s.data(), width, d, column);
     }
-    require_finite_diagonal(s.data(), width, d, group.count(), first);
   }
 
-  void whole_sequence(std::int64_t first) {
-    auto& [group, layer, s, z, y] = state_;
-    const std::int64_t width = group.width();
-    group.second_moments(s.data(), width);
-    layer->attend(s.data(), width);
-    if (positions_ == Positions::last) {
-      group.last_tokens(z.data(), width);
-      layer->query(z.data(), width, y.data());
-      store(first, 0);
-      return;
-    }
-    for (std::int64_t t = 0; t < group.longest(); ++t) {
-      group.tokens_at(t, z.data());
-      layer->query(z.data(), width, y.data());
-      store(first, t);
+  // body(token t of every sequence, t) for t = 0, 1, ..
+  template <typename Body>
+  void for_each_token(const Body& body) {
+    for (std::int64_t t = 0; t < state_.group.longest();) {
+      const SequenceGroup::Tokens held = state_.group.tokens_from(t);
+      for (; t < held.last; ++t) {
+        body(held.rows + (t - held.first) * tokens_.width() * state_.group.width(), t);
+      }
     }
   }
 
   // Columns of y to rows of out, for the sequences that have a position t.
-  void store(std::int64_t first, std::int64_t t) {
-    for (std::int64_t lane = 0; lane < state_.group.count(); ++lane) {
-      if (t >= state_.group[lane].length) continue;
-      const std::int64_t i = first + lane;
-      double* row = out_ + (positions_ == Positions::last ? i : tokens_.row_start(i) + t) * d_out_;
-      for (std::int64_t a = 0; a < d_out_; ++a) row[a] = state_.y.data()[a * state_.group.width() + lane];
+  void store_position(std::int64_t t) {
+    for (std::int64_t column = 0; column < state_.group.count(); ++column) {
+      if (t < state_.group[column].length) store(column, tokens_.row_start(state_.group.first() + column) + t);
+    }
+  }
+
+  void store(std::int64_t column, std::int64_t row) {
+    for (std::int64_t a = 0; a < d_out_; ++a) {
+      out_[row * d_out_ + a] = state_.y.data()[a * state_.group.width() + column];
     }
   }
 
@@ -174,26 +220,26 @@ class GroupGenerator {
 
   void operator()(std::int64_t first, std::int64_t count) {
     auto& [group, layer, s, z, y] = state_;
-    const std::int64_t width = group_width(count);
-    group.select(first, count, width);
+    group.select(first, count);
+    const std::int64_t width = group.width();
     group.second_moments(s.data(), width);
     group.last_tokens(z.data(), width);
     for (std::int64_t t = start_; t < end_; ++t) {
-      layer->attend(s.data(), width);
+      layer->attend(s.data(), width, 1);
       layer->query(z.data(), width, y.data());
       append(first, count, t);
       std::copy_n(y.data(), d_ * width, z.data());
       kernels_.second_moment(z.data(), 1, d_, width, s.data(), width);
     }
-    require_finite_diagonal(s.data(), width, d_, count, first);
+    for (std::int64_t column = 0; column < count; ++column) require_finite_diagonal(s.data(), width, d_, column);
   }
 
  private:
   void append(std::int64_t first, std::int64_t count, std::int64_t t) {
-    for (std::int64_t lane = 0; lane < count; ++lane) {
-      double* token = sequences_ + ((first + lane) * end_ + t) * d_;
+    for (std::int64_t column = 0; column < count; ++column) {
+      double* token = sequences_ + ((first + column) * end_ + t) * d_;
       for (std::int64_t j = 0; j < d_; ++j) {
-        double& value = state_.y.data()[j * state_.group.width() + lane];
+        double& value = state_.y.data()[j * state_.group.width() + column];
         if (scale_ > 0.0) value = std::nearbyint(value * scale_) / scale_;
         token[j] = value;
       }

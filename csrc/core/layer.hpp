@@ -8,20 +8,17 @@
 #include "buffer.hpp"
 #include "kernels.hpp"
 #include "moments.hpp"
+#include "positions.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
-
-// Which tokens are queries, and what they attend to: the last one and all of them to the whole sequence, or every
-// one to the prefix that ends with it.
-enum class Positions { last, all, causal };
 
 // A function of (S, z) for a row of samples at a time. Holds scratch memory: one per thread.
 class Layer {
  public:
   virtual ~Layer() = default;
-  // Fixes S: s (q x width).
-  virtual void attend(const double* s, std::int64_t width) = 0;
+  // Fixes S: s (q x width), for about so many queries.
+  virtual void attend(const double* s, std::int64_t width, std::int64_t queries) = 0;
   // y (d_out x width) for queries z (d x width).
   virtual void query(const double* z, std::int64_t width, double* y) = 0;
 };

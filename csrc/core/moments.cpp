@@ -1,13 +1,11 @@
 #include "moments.hpp"
 
 #include <algorithm>
-#include <memory>
+#include <atomic>
 #include <vector>
 
 #include "../kernels/block_sizes.hpp"
-#include "buffer.hpp"
 #include "index.hpp"
-#include "sample_block.hpp"
 #include "team.hpp"
 
 namespace linattn {
@@ -20,109 +18,184 @@ constexpr std::int64_t most_slabs = 64;
 // Blocks filled before the threads turn to the matrix product (bytes).
 constexpr std::int64_t blocks_budget = 8 << 20;
 
-// The two matrix products of a block, cut into tasks of task_rows product rows each.
+// A task's left factor and where its rows go. One per thread.
+struct TaskRows {
+  Buffer packed{task_rows * block_samples};
+  FloatBuffer narrow_packed{task_rows * block_samples};
+  RowPair pairs[task_rows];
+  double* targets[task_rows];
+  std::int64_t first_columns[task_rows];
+  double scale[task_rows];
+};
+
+// The two matrix products of a block, cut into tasks of up to task_rows rows each.
 class MomentProduct {
  public:
-  MomentProduct(const Kernels& kernels, std::int64_t d, std::int64_t d_out, bool with_gram)
+  MomentProduct(const Kernels& kernels, const Data& data, Precision precision, bool with_gram)
       : kernels_(kernels),
-        d_(d),
-        pairs_(pair_count(d)),
+        data_(data),
+        mixed_(precision == Precision::mixed),
+        pairs_(pair_count(data.d())),
         gram_rows_(with_gram ? pair_count(pairs_) : 0),
-        cross_rows_(d_out * d),
+        cross_rows_(data.d_out() * data.d()),
         gram_tasks_((gram_rows_ + task_rows - 1) / task_rows),
         tasks_(gram_tasks_ + (cross_rows_ + task_rows - 1) / task_rows) {}
 
   std::int64_t tasks() const { return tasks_; }
-  std::int64_t size() const { return (gram_rows_ + cross_rows_) * pairs_; }
+  std::int64_t gram_entries() const { return gram_rows_ > 0 ? gram_size(data_.positions, data_.d()) : 0; }
+  std::int64_t cross_entries() const { return cross_rows_ * pairs_; }
 
-  // sums += the rows of one task, over the samples of one block. packed: task_rows x block_samples of scratch.
-  void add(std::int64_t task, const SampleBlock& block, double* packed, const MomentSums& sums) const {
-    if (task < gram_tasks_) {
-      add_gram_rows(task * task_rows, block, packed, sums.gram);
+  // sums += the rows of one task, over the samples of one block.
+  void add(std::int64_t task, const SampleBlock& block, TaskRows& rows, const MomentSums& sums) const {
+    if (task >= gram_tasks_) {
+      add_cross_rows((task - gram_tasks_) * task_rows, block, rows, sums.cross);
+    } else if (data_.positions == Positions::all) {
+      add_triples(task * task_rows, block, rows, sums.gram);
     } else {
-      add_cross_rows((task - gram_tasks_) * task_rows, block, packed, sums.cross);
+      add_pairs(task * task_rows, block, rows, sums.gram);
     }
   }
 
  private:
   // Rows (u, v): s_u s_v against the columns w z_l z_m.
-  void add_gram_rows(std::int64_t first, const SampleBlock& block, double* packed, double* gram) const {
-    const std::int64_t rows = std::min(task_rows, gram_rows_ - first);
-    RowPair pairs[task_rows];
+  void add_pairs(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
+    const std::int64_t count = std::min(task_rows, gram_rows_ - first);
     Pair pair = pair_at(first, pairs_);
-    for (std::int64_t i = 0; i < rows; ++i, pair = next_pair(pair, pairs_)) {
-      pairs[i] = {static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)};
+    for (std::int64_t i = 0; i < count; ++i, pair = next_pair(pair, pairs_)) {
+      rows.pairs[i] = {static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)};
+      rows.targets[i] = gram + (first + i) * pairs_;
     }
-    kernels_.pack_products(block.s.data(), block.s.data(), block_samples, pairs, rows, kernels_.tile_rows,
-                           block.samples, packed);
-    kernels_.multiply(packed, rows, block.query_columns.data(), pairs_, block.samples, gram + first * pairs_, pairs_);
+    multiply_products(count, block, rows, block.query_columns.data(), nullptr);
   }
 
-  // Rows (a, l): w y_a z_l against the columns s.
-  void add_cross_rows(std::int64_t first, const SampleBlock& block, double* packed, double* cross) const {
-    const std::int64_t rows = std::min(task_rows, cross_rows_ - first);
-    RowPair pairs[task_rows];
-    for (std::int64_t i = 0; i < rows; ++i) {
-      pairs[i] = {static_cast<std::int32_t>((first + i) / d_), static_cast<std::int32_t>((first + i) % d_)};
+  // Rows (u, v): s_u s_v against the columns w s_w, w >= v only. One run for each u, so that v grows along it.
+  void add_triples(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
+    const std::int64_t end = std::min(first + task_rows, gram_rows_);
+    Pair pair = pair_at(first, pairs_);
+    while (first < end) {
+      const std::int64_t u = pair.j;
+      std::int64_t count = 0;
+      for (; first + count < end && pair.j == u; ++count, pair = next_pair(pair, pairs_)) {
+        rows.pairs[count] = {static_cast<std::int32_t>(u), static_cast<std::int32_t>(pair.k)};
+        rows.targets[count] = gram + (triple_start(u, pair.k, pairs_) - pair.k);
+        rows.first_columns[count] = pair.k;
+      }
+      multiply_products(count, block, rows, block.pair_columns.data(), rows.first_columns);
+      first += count;
     }
-    kernels_.pack_products(block.weighted_y.data(), block.z.data(), block_samples, pairs, rows, kernels_.tile_rows,
-                           block.samples, packed);
-    kernels_.multiply(packed, rows, block.pair_columns.data(), pairs_, block.samples, cross + first * pairs_, pairs_);
+  }
+
+  void multiply_products(std::int64_t count, const SampleBlock& block, TaskRows& rows, const double* columns,
+                         const std::int64_t* first_columns) const {
+    if (!mixed_) {
+      kernels_.float64.pack_products(block.s.data(), block.s.data(), block_samples, rows.pairs, count,
+                                     kernels_.tile_rows, block.samples, rows.packed.data());
+      kernels_.float64.multiply(rows.packed.data(), count, columns, pairs_, block.samples, nullptr, nullptr,
+                                first_columns, rows.targets);
+      return;
+    }
+    const std::vector<double>& scale = block.narrow_s.scale;
+    for (std::int64_t i = 0; i < count; ++i) {
+      rows.scale[i] =
+          scale[static_cast<std::size_t>(rows.pairs[i].x)] * scale[static_cast<std::size_t>(rows.pairs[i].y)];
+    }
+    const float* s = block.narrow_s.data.data();
+    kernels_.float32.pack_products(s, s, block_samples, rows.pairs, count, kernels_.tile_rows, block.samples,
+                                   rows.narrow_packed.data());
+    kernels_.float32.multiply(rows.narrow_packed.data(), count, block.narrow_columns.data(), pairs_, block.samples,
+                              rows.scale, block.column_scale.data(), first_columns, rows.targets);
+  }
+
+  // Rows (a, l): w y_a z_l, or the maps' (all), against the columns s. Always in float64: they are few.
+  void add_cross_rows(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* cross) const {
+    const std::int64_t count = std::min(task_rows, cross_rows_ - first), d = data_.d();
+    for (std::int64_t i = 0; i < count; ++i) {
+      rows.pairs[i] = {static_cast<std::int32_t>((first + i) / d), static_cast<std::int32_t>((first + i) % d)};
+      rows.targets[i] = cross + (first + i) * pairs_;
+    }
+    if (data_.positions == Positions::all) {
+      kernels_.float64.pack_rows(block.targets.data() + first * block_samples, block_samples, count,
+                                 kernels_.tile_rows, block.samples, rows.packed.data());
+    } else {
+      kernels_.float64.pack_products(block.targets.data(), block.z.data(), block_samples, rows.pairs, count,
+                                     kernels_.tile_rows, block.samples, rows.packed.data());
+    }
+    kernels_.float64.multiply(rows.packed.data(), count, block.pair_columns.data(), pairs_, block.samples, nullptr,
+                              nullptr, nullptr, rows.targets);
   }
 
   const Kernels& kernels_;
-  std::int64_t d_, pairs_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
+  const Data& data_;
+  bool mixed_;
+  std::int64_t pairs_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
 };
 
 struct Work {
   const Kernels& kernels;
-  const TokenBatch& tokens;
-  const TokenBatch* targets;
-  const double* weights;
+  const Data& data;
+  Precision precision;
   const Monitor& monitor;
-  std::int64_t d_out;
   MomentProduct product;
 
-  std::int64_t count() const { return tokens.count(); }
-  std::int64_t blocks() const { return (count() + block_samples - 1) / block_samples; }
-  std::int64_t block_size(std::int64_t block) const {
-    return std::min(block_samples, count() - block * block_samples);
-  }
+  std::int64_t pairs() const { return pair_count(data.d()); }
 };
 
 void add_energy(const SampleBlock& block, double* energy) {
   for (std::size_t a = 0; a < block.energy.size(); ++a) energy[a] += block.energy[a];
 }
 
+// What block b + 1 must add to the S of its first sequence, from block b and what was carried into that: the last
+// column, which is whole only once the carry has been added.
+void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next) {
+  const bool unfinished = block.continues && block.first_end == size;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    next[pair] = block.s.data()[pair * block_samples + size - 1] + (unfinished ? carried[pair] : 0.0);
+  }
+}
+
 // Many rows: all threads share the sums, each adding to rows of its own, block after block.
 void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
-  const std::int64_t d = work.tokens.width();
-  const std::int64_t block_bytes = 8 * block_samples * (3 * pair_count(d) + 2 * d + 2 * work.d_out);
+  const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
+  const std::int64_t block_bytes = 8 * block_samples * (3 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
   const std::int64_t at_once = std::min(
-      work.blocks(), std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
+      total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
   std::vector<SampleBlock> blocks;
   blocks.reserve(static_cast<std::size_t>(at_once));
-  for (std::int64_t i = 0; i < at_once; ++i) blocks.emplace_back(d, work.d_out);
+  for (std::int64_t i = 0; i < at_once; ++i) blocks.emplace_back(work.data, work.precision);
+  const Buffer carries((at_once + 1) * work.pairs());
 
-  Team::run(threads, [&](Team& team, int rank) {
-    BlockFiller filler(work.kernels, work.tokens, work.targets, work.weights);
-    const Buffer packed(task_rows * block_samples);
-    for (std::int64_t first = 0; first < work.blocks(); first += at_once) {
-      const std::int64_t filled = std::min(at_once, work.blocks() - first);
+  const int useful = static_cast<int>(std::min<std::int64_t>(threads, work.product.tasks()));
+  Team::run(useful, [&](Team& team, int rank) {
+    BlockFiller filler(work.kernels, work.data, work.precision);
+    TaskRows rows;
+    for (std::int64_t first = 0; first < total; first += at_once) {
+      const std::int64_t filled = std::min(at_once, total - first);
+      const auto block = [&](std::int64_t i) -> SampleBlock& { return blocks[static_cast<std::size_t>(i)]; };
+      const auto carry = [&](std::int64_t i) { return carries.data() + i * work.pairs(); };
+
+      team.for_each(filled, [&](std::int64_t i) { filler.fill(block(i), first + i); });
+      if (work.data.positions == Positions::causal) {
+        team.for_each(1, [&](std::int64_t) {
+          std::copy_n(carry(at_once), work.pairs(), carry(0));
+          for (std::int64_t i = 0; i < filled; ++i) {
+            carry_over(block(i), filler.block_size(first + i), work.pairs(), carry(i),
+                       carry(i + 1 < filled ? i + 1 : at_once));
+          }
+        });
+      }
       team.for_each(filled, [&](std::int64_t i) {
-        filler.fill(blocks[static_cast<std::size_t>(i)], (first + i) * block_samples, work.block_size(first + i));
+        filler.finish(block(i), block(i).continues ? carry(i) : nullptr);
       });
       team.for_each(work.product.tasks() + 1, [&](std::int64_t task) {
         for (std::int64_t i = 0; i < filled; ++i) {
-          const SampleBlock& block = blocks[static_cast<std::size_t>(i)];
           if (task < work.product.tasks()) {
-            work.product.add(task, block, packed.data(), sums);
+            work.product.add(task, block(i), rows, sums);
           } else {
-            add_energy(block, sums.energy);
+            add_energy(block(i), sums.energy);
           }
         }
       });
-      if (rank == 0) work.monitor(std::min(work.count(), (first + filled) * block_samples));
+      if (rank == 0) work.monitor(std::min(work.data.samples(), (first + filled) * block_samples));
     }
   });
 }
@@ -130,30 +203,31 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
 // Few rows: the blocks are cut into slabs, as many for every number of threads; each slab has sums of its own and
 // is filled and multiplied by one thread while its block is in cache. The slabs are added in order.
 void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
-  const std::int64_t d = work.tokens.width();
-  const std::int64_t slabs = std::min(most_slabs, work.blocks());
-  const std::int64_t pairs = pair_count(d);
-  const std::int64_t gram_size = sums.gram != nullptr ? pair_count(pairs) * pairs : 0;
-  const std::int64_t cross_size = work.d_out * d * pairs;
-  const std::int64_t slab_size = gram_size + cross_size + work.d_out;
+  const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
+  const std::int64_t slabs = std::min(most_slabs, total);
+  const std::int64_t gram_entries = work.product.gram_entries(), cross_entries = work.product.cross_entries();
+  const std::int64_t slab_size = gram_entries + cross_entries + work.data.d_out();
   const Buffer partial(slabs * slab_size);
   std::atomic<std::int64_t> done{0};
 
-  Team::run(threads, [&](Team& team, int rank) {
-    BlockFiller filler(work.kernels, work.tokens, work.targets, work.weights);
-    SampleBlock block(d, work.d_out);
-    const Buffer packed(task_rows * block_samples);
+  Team::run(static_cast<int>(std::min<std::int64_t>(threads, slabs)), [&](Team& team, int rank) {
+    BlockFiller filler(work.kernels, work.data, work.precision);
+    SampleBlock block(work.data, work.precision);
+    TaskRows rows;
+    Buffer carry(work.pairs()), next(work.pairs());
     team.for_each(slabs, [&](std::int64_t slab) {
       double* const start = partial.data() + slab * slab_size;
-      const MomentSums own{start, start + gram_size, start + gram_size + cross_size};
-      const std::int64_t end = (slab + 1) * work.blocks() / slabs;
-      for (std::int64_t b = slab * work.blocks() / slabs; b < end && !team.failed(); ++b) {
-        filler.fill(block, b * block_samples, work.block_size(b));
-        for (std::int64_t task = 0; task < work.product.tasks(); ++task) {
-          work.product.add(task, block, packed.data(), own);
-        }
+      const MomentSums own{start, start + gram_entries, start + gram_entries + cross_entries};
+      const std::int64_t first = slab * total / slabs, end = (slab + 1) * total / slabs;
+      filler.carry_into(first, carry.data());
+      for (std::int64_t b = first; b < end && !team.failed(); ++b) {
+        filler.fill(block, b);
+        carry_over(block, filler.block_size(b), work.pairs(), carry.data(), next.data());
+        filler.finish(block, block.continues ? carry.data() : nullptr);
+        std::swap(carry, next);
+        for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, own);
         add_energy(block, own.energy);
-        done += work.block_size(b);
+        done += filler.block_size(b);
         if (rank == 0) work.monitor(done);
       }
     });
@@ -161,25 +235,27 @@ void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) 
 
   for (std::int64_t slab = 0; slab < slabs; ++slab) {
     const double* const start = partial.data() + slab * slab_size;
-    for (std::int64_t i = 0; i < gram_size; ++i) sums.gram[i] += start[i];
-    for (std::int64_t i = 0; i < cross_size; ++i) sums.cross[i] += start[gram_size + i];
-    for (std::int64_t a = 0; a < work.d_out; ++a) sums.energy[a] += start[gram_size + cross_size + a];
+    for (std::int64_t i = 0; i < gram_entries; ++i) sums.gram[i] += start[i];
+    for (std::int64_t i = 0; i < cross_entries; ++i) sums.cross[i] += start[gram_entries + i];
+    for (std::int64_t a = 0; a < work.data.d_out(); ++a) sums.energy[a] += start[gram_entries + cross_entries + a];
   }
 }
 
 }  // namespace
 
-void accumulate_moments(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
-                        const double* weights, int threads, const Monitor& monitor, const MomentSums& sums) {
-  const std::int64_t d_out = targets != nullptr ? targets->width() : 0;
-  const Work work{kernels, tokens, targets, weights, monitor, d_out,
-                  MomentProduct(kernels, tokens.width(), d_out, sums.gram != nullptr)};
-  // A thread costs some tens of microseconds to start, about a block of the smallest problems.
-  const int useful = static_cast<int>(std::min<std::int64_t>(threads, work.blocks() * work.product.tasks()));
-  if (work.product.size() <= slab_limit) {
-    accumulate_by_slabs(work, std::max(1, useful), sums);
+std::int64_t gram_size(Positions positions, std::int64_t d) {
+  const std::int64_t pairs = pair_count(d);
+  return positions == Positions::all ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pairs;
+}
+
+void accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+                        const Monitor& monitor, const MomentSums& sums) {
+  const Work work{kernels, data, precision, monitor, MomentProduct(kernels, data, precision, sums.gram != nullptr)};
+  const std::int64_t entries = work.product.gram_entries() + work.product.cross_entries();
+  if (entries <= slab_limit) {
+    accumulate_by_slabs(work, threads, sums);
   } else {
-    accumulate_by_rows(work, std::max(1, useful), sums);
+    accumulate_by_rows(work, threads, sums);
   }
 }
 

@@ -1,16 +1,18 @@
-// The moments that least squares needs, for positions = last. With h = s (x) z the cubic features of a sample,
-// w its weight and y its target:
+// The moments that least squares needs. With h = s (x) z the cubic features of a sample, w its weight, y its target:
 //
-//   gram   [(u,v), (l,m)] = sum w s_u s_v z_l z_m    pair_count(q) x pair_count(d): every distinct entry of sum w h h'
-//   cross  [(a,l), u]     = sum w y_a z_l s_u        d_out d x q
-//   energy [a]            = sum w y_a^2              d_out
+//   gram     last, causal: [(u,v), (l,m)] = sum w s_u s_v z_l z_m    pair_count(q) x pair_count(d)
+//            all:          [(u,v,w')]     = sum w s_u s_v s_w'       q (q + 1) (q + 2) / 6
+//   cross    [(a,l), u]    = sum w y_a z_l s_u                       d_out d x q
+//   energy   [a]           = sum w y_a^2                             d_out
+//
+// These are all distinct entries of sum w h h' and sum w y h'.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
 #include "kernels.hpp"
-#include "tokens.hpp"
+#include "sample_block.hpp"
 
 namespace linattn {
 
@@ -20,11 +22,14 @@ struct MomentSums {
   double* energy;
 };
 
-// Called now and then from the calling thread with the number of sequences done; throws to stop the work.
+// Number of entries of `gram`.
+std::int64_t gram_size(Positions positions, std::int64_t d);
+
+// Called now and then from the calling thread with the number of samples done; throws to stop the work.
 using Monitor = std::function<void(std::int64_t done)>;
 
-// Adds the moments of the batch to `sums`. Same bits for every number of threads. Throws NonFinite.
-void accumulate_moments(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
-                        const double* weights, int threads, const Monitor& monitor, const MomentSums& sums);
+// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
+void accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+                        const Monitor& monitor, const MomentSums& sums);
 
 }  // namespace linattn

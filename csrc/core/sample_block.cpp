@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "../kernels/block_sizes.hpp"
 #include "index.hpp"
@@ -11,147 +10,252 @@ namespace linattn {
 
 namespace {
 
-std::int64_t padded(std::int64_t count) { return (count + sample_quantum - 1) / sample_quantum * sample_quantum; }
-
-void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& sequences, std::int64_t first,
-            std::int64_t last, std::int64_t d, std::int64_t width, double* out, std::int64_t stride) {
-  const auto kernel = scalar == Scalar::float32 ? kernels.gather_float32 : kernels.gather_float64;
-  kernel(sequences.data(), static_cast<std::int64_t>(sequences.size()), first, last, d, width, out, stride);
+// out[i] = weights * rows[i], for `count` rows of block_samples.
+void scale_rows(const double* rows, std::int64_t count, const double* weights, std::int64_t samples, double* out) {
+  for (std::int64_t row = 0; row < count; ++row) {
+    for (std::int64_t i = 0; i < samples; ++i) {
+      out[row * block_samples + i] = weights[i] * rows[row * block_samples + i];
+    }
+  }
 }
 
 }  // namespace
 
-void gather_single_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                        std::int64_t width, double* out, std::int64_t stride) {
-  gather(kernels, scalar, rows, 0, 1, d, width, out, stride);
-}
+NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_samples) {}
 
-void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t width,
-                             std::int64_t first_sequence) {
-  for (std::int64_t j = 0; j < d; ++j) {
-    const double* row = s + pair_index(j, j, d) * stride;
-    for (std::int64_t lane = 0; lane < width; ++lane) {
-      // A sum of squares: once it is infinite or NaN it stays so.
-      if (!std::isfinite(row[lane])) {
-        throw NonFinite("sequence " + std::to_string(first_sequence + lane) + " is not finite");
-      }
+void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t samples) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const double* from = source + row * block_samples;
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < samples; ++i) largest = std::max(largest, std::abs(from[i]));
+    int exponent = 0;
+    std::frexp(largest, &exponent);
+    exponent = std::max(exponent, -1000);  // 2^-exponent must be finite
+    const double shrink = std::ldexp(1.0, -exponent);
+    for (std::int64_t i = 0; i < samples; ++i) {
+      data.data()[row * block_samples + i] = static_cast<float>(from[i] * shrink);
     }
+    scale[static_cast<std::size_t>(row)] = std::ldexp(1.0, exponent);
   }
-}
-
-// ---------------------------------------------------------------------------------------------- SequenceGroup
-
-SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens)
-    : kernels_(kernels),
-      tokens_(tokens),
-      tokens_at_once_(std::max<std::int64_t>(1, group_tokens / (tokens.width() * group_samples))),
-      rows_(tokens_at_once_ * tokens.width() * group_samples) {
-  sequences_.reserve(group_samples);
-}
-
-void SequenceGroup::select(std::int64_t first, std::int64_t count, std::int64_t width) {
-  first_ = first;
-  width_ = width;
-  longest_ = 0;
-  sequences_.clear();
-  for (std::int64_t i = first; i < first + count; ++i) {
-    sequences_.push_back(tokens_[i]);
-    longest_ = std::max(longest_, sequences_.back().length);
-  }
-}
-
-void SequenceGroup::second_moments(double* s, std::int64_t stride) {
-  const std::int64_t d = tokens_.width();
-  for (std::int64_t pair = 0; pair < pair_count(d); ++pair) std::fill_n(s + pair * stride, width_, 0.0);
-  for (std::int64_t t = 0; t < longest_; t += tokens_at_once_) {
-    const std::int64_t last = std::min(t + tokens_at_once_, longest_);
-    gather(kernels_, tokens_.scalar(), sequences_, t, last, d, width_, rows_.data(), width_);
-    kernels_.second_moment(rows_.data(), last - t, d, width_, s, stride);
-  }
-  require_finite_diagonal(s, stride, d, count(), first_);
-}
-
-void SequenceGroup::last_tokens(double* z, std::int64_t stride) {
-  std::vector<Sequence> rows;
-  rows.reserve(group_samples);
-  for (const Sequence& sequence : sequences_) rows.push_back(tokens_.row(sequence, sequence.length - 1));
-  gather_single_rows(kernels_, tokens_.scalar(), rows, tokens_.width(), width_, z, stride);
-}
-
-void SequenceGroup::tokens_at(std::int64_t t, double* z) {
-  gather(kernels_, tokens_.scalar(), sequences_, t, t + 1, tokens_.width(), width_, z, width_);
 }
 
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
-SampleBlock::SampleBlock(std::int64_t d, std::int64_t d_out)
-    : s(pair_count(d) * block_samples),
-      z(d * block_samples),
-      weighted_z(d * block_samples),
-      y(d_out * block_samples),
-      weighted_y(d_out * block_samples),
-      query_columns(pair_count(d) * block_samples),
-      pair_columns(pair_count(d) * block_samples),
-      energy(static_cast<std::size_t>(d_out)) {}
+SampleBlock::SampleBlock(const Data& data, Precision precision)
+    : s(pair_count(data.d()) * block_samples),
+      weights(block_samples),
+      y(data.d_out() * block_samples),
+      pair_columns(pair_count(data.d()) * block_samples),
+      energy(static_cast<std::size_t>(data.d_out())) {
+  const std::int64_t d = data.d(), d_out = data.d_out(), pairs = pair_count(d);
+  const bool all = data.positions == Positions::all, mixed = precision == Precision::mixed;
+  targets = Buffer((all ? d_out * d : d_out) * block_samples);
+  if (all) {
+    weighted_s = Buffer(pairs * block_samples);
+  } else {
+    z = Buffer(d * block_samples);
+    weighted_z = Buffer(d * block_samples);
+  }
+  if (mixed) {
+    narrow_s = NarrowRows(pairs);
+    narrow_right = NarrowRows(all ? pairs : d);
+    if (!all) narrow_z = NarrowRows(d);
+    narrow_columns = FloatBuffer(pairs * block_samples);
+    column_scale.resize(static_cast<std::size_t>(pairs));
+  } else if (!all) {
+    query_columns = Buffer(pairs * block_samples);
+  }
+}
 
-BlockFiller::BlockFiller(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
-                         const double* weights)
-    : kernels_(kernels), tokens_(tokens), targets_(targets), weights_(weights), group_(kernels, tokens) {
-  const std::int64_t d = tokens.width();
+// ------------------------------------------------------------------------------------------------ BlockFiller
+
+BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision precision)
+    : kernels_(kernels),
+      data_(data),
+      precision_(precision),
+      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr) {
+  const std::int64_t d = data.d();
   query_pairs_.reserve(static_cast<std::size_t>(pair_count(d)));
   for (Pair pair{0, 0}; pair.j < d; pair = next_pair(pair, d)) {
     query_pairs_.push_back({static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)});
   }
-  target_rows_.reserve(group_samples);
 }
 
-void BlockFiller::fill(SampleBlock& block, std::int64_t first, std::int64_t count) {
+std::int64_t BlockFiller::blocks() const { return (data_.samples() + block_samples - 1) / block_samples; }
+
+std::int64_t BlockFiller::block_size(std::int64_t b) const {
+  return std::min(block_samples, data_.samples() - b * block_samples);
+}
+
+void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
+  const std::int64_t first = b * block_samples, count = block_size(b);
   block.samples = padded(count);
+  std::fill_n(block.weights.data(), block.samples, 0.0);
+  switch (data_.positions) {
+    case Positions::last:
+      fill_last(block, first, count);
+      break;
+    case Positions::all:
+      fill_all(block, first, count);
+      break;
+    case Positions::causal:
+      fill_causal(block, first, count);
+      break;
+  }
+  weigh(block);
+}
+
+void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t count) {
   for (std::int64_t column = 0; column < count; column += group_samples) {
     const std::int64_t in_group = std::min(group_samples, count - column);
-    const std::int64_t width = padded(in_group);
-    group_.select(first + column, in_group, width);
+    group_.select(first + column, in_group);
     group_.second_moments(block.s.data() + column, block_samples);
     group_.last_tokens(block.z.data() + column, block_samples);
-    if (targets_ != nullptr) {
-      target_rows_.clear();
-      for (std::int64_t i = 0; i < in_group; ++i) target_rows_.push_back((*targets_)[first + column + i]);
-      gather_single_rows(kernels_, targets_->scalar(), target_rows_, targets_->width(), width,
-                         block.y.data() + column, block_samples);
-    }
   }
-  weigh(block, first, count);
-  pack(block);
+  if (data_.targets != nullptr) {
+    target_rows_.clear();
+    for (std::int64_t i = 0; i < count; ++i) target_rows_.push_back((*data_.targets)[first + i]);
+    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_samples);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
+  }
 }
 
-// weighted = w x (columns without a sample are zero already), energy = sum w y^2.
-void BlockFiller::weigh(SampleBlock& block, std::int64_t first, std::int64_t count) const {
-  const auto scale = [&](const double* row, double* weighted) {
-    std::copy_n(row, block.samples, weighted);
-    if (weights_ == nullptr) return;
-    for (std::int64_t i = 0; i < count; ++i) weighted[i] *= weights_[first + i];
-  };
-  for (std::int64_t l = 0; l < tokens_.width(); ++l) {
-    scale(block.z.data() + l * block_samples, block.weighted_z.data() + l * block_samples);
+void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t count) {
+  for (std::int64_t column = 0; column < count; column += group_samples) {
+    const std::int64_t in_group = std::min(group_samples, count - column);
+    group_.select(first + column, in_group);
+    if (data_.targets == nullptr) {
+      group_.second_moments(block.s.data() + column, block_samples);
+    } else {
+      group_.moments_with_targets(block.s.data() + column, block.targets.data() + column, block.y.data() + column,
+                                  block_samples);
+    }
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
+  }
+}
+
+// Columns are consecutive tokens, sequence after sequence; S is a running sum that starts anew with each sequence.
+void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count) {
+  const TokenBatch& tokens = data_.tokens;
+  token_rows_.clear();
+  target_rows_.clear();
+  block.sequence_ends.clear();
+  std::int64_t i = tokens.sequence_of(first), t = first - tokens.row_start(i);
+  block.continues = t > 0;
+  for (std::int64_t column = 0; column < count; ++i, t = 0) {
+    const Sequence sequence = tokens[i];
+    const std::int64_t end = std::min(count, column + sequence.length - t);
+    const double weight = data_.weights != nullptr ? data_.weights[i] : 1.0;
+    for (; column < end; ++column, ++t) {
+      token_rows_.push_back(tokens.row(sequence, t));
+      if (data_.targets != nullptr) target_rows_.push_back(data_.targets->row((*data_.targets)[i], t));
+      block.weights.data()[column] = weight;
+    }
+    block.sequence_ends.push_back(end);
+  }
+  block.first_end = block.sequence_ends.front();
+  gather_rows(kernels_, tokens.scalar(), token_rows_, data_.d(), block.z.data(), block_samples);
+  if (data_.targets != nullptr) {
+    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_samples);
+  }
+  std::int64_t start = 0;
+  for (const std::int64_t end : block.sequence_ends) {
+    kernels_.prefix_moments(block.z.data(), data_.d(), block_samples, start, end, block.s.data());
+    start = end;
+  }
+  for (std::int64_t pair = 0; pair < pair_count(data_.d()); ++pair) {
+    std::fill(block.s.data() + pair * block_samples + count, block.s.data() + pair * block_samples + block.samples,
+              0.0);
+  }
+}
+
+// Weighted copies, and energy = sum w y^2.
+void BlockFiller::weigh(SampleBlock& block) {
+  const double* w = block.weights.data();
+  const bool all = data_.positions == Positions::all;
+  if (!all) {
+    scale_rows(block.z.data(), data_.d(), w, block.samples, block.weighted_z.data());
+    scale_rows(block.y.data(), data_.d_out(), w, block.samples, block.targets.data());
   }
   for (std::size_t a = 0; a < block.energy.size(); ++a) {
     const double* y = block.y.data() + static_cast<std::int64_t>(a) * block_samples;
-    double* weighted = block.weighted_y.data() + static_cast<std::int64_t>(a) * block_samples;
-    scale(y, weighted);
     double energy = 0.0;
-    for (std::int64_t i = 0; i < count; ++i) energy += weighted[i] * y[i];
+    for (std::int64_t i = 0; i < block.samples; ++i) energy += all ? w[i] * y[i] : w[i] * y[i] * y[i];
     block.energy[a] = energy;
   }
 }
 
-void BlockFiller::pack(SampleBlock& block) const {
-  const std::int64_t pairs = pair_count(tokens_.width());
-  kernels_.pack_products(block.weighted_z.data(), block.z.data(), block_samples, query_pairs_.data(), pairs,
-                         kernels_.tile_columns, block.samples, block.query_columns.data());
-  if (targets_ != nullptr) {
-    kernels_.pack_rows(block.s.data(), block_samples, pairs, kernels_.tile_columns, block.samples,
-                       block.pair_columns.data());
+void BlockFiller::finish(SampleBlock& block, const double* carry) {
+  const std::int64_t pairs = pair_count(data_.d());
+  if (data_.positions == Positions::causal) {
+    for (std::int64_t pair = 0; carry != nullptr && pair < pairs; ++pair) {
+      double* row = block.s.data() + pair * block_samples;
+      for (std::int64_t i = 0; i < block.first_end; ++i) row[i] += carry[pair];
+    }
+    for (const std::int64_t end : block.sequence_ends) {
+      require_finite_diagonal(block.s.data(), block_samples, data_.d(), end - 1);
+    }
   }
+  if (data_.positions == Positions::all) {
+    scale_rows(block.s.data(), pairs, block.weights.data(), block.samples, block.weighted_s.data());
+  }
+  pack(block);
+}
+
+void BlockFiller::pack(SampleBlock& block) {
+  const std::int64_t pairs = pair_count(data_.d());
+  const bool all = data_.positions == Positions::all, mixed = precision_ == Precision::mixed;
+  if (mixed) {
+    pack_narrow(block);
+  } else if (!all) {
+    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_samples, query_pairs_.data(), pairs,
+                                   kernels_.tile_columns, block.samples, block.query_columns.data());
+  }
+  if (data_.targets != nullptr || (all && !mixed)) {
+    kernels_.float64.pack_rows(all ? block.weighted_s.data() : block.s.data(), block_samples, pairs,
+                               kernels_.tile_columns, block.samples, block.pair_columns.data());
+  }
+}
+
+void BlockFiller::pack_narrow(SampleBlock& block) {
+  const std::int64_t d = data_.d(), pairs = pair_count(d);
+  block.narrow_s.assign(block.s.data(), pairs, block.samples);
+  if (data_.positions == Positions::all) {
+    block.narrow_right.assign(block.weighted_s.data(), pairs, block.samples);
+    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_samples, pairs, kernels_.tile_columns,
+                               block.samples, block.narrow_columns.data());
+    block.column_scale = block.narrow_right.scale;
+    return;
+  }
+  block.narrow_right.assign(block.weighted_z.data(), d, block.samples);
+  block.narrow_z.assign(block.z.data(), d, block.samples);
+  kernels_.float32.pack_products(block.narrow_right.data.data(), block.narrow_z.data.data(), block_samples,
+                                 query_pairs_.data(), pairs, kernels_.tile_columns, block.samples,
+                                 block.narrow_columns.data());
+  for (std::size_t i = 0; i < query_pairs_.size(); ++i) {
+    block.column_scale[i] = block.narrow_right.scale[static_cast<std::size_t>(query_pairs_[i].x)] *
+                            block.narrow_z.scale[static_cast<std::size_t>(query_pairs_[i].y)];
+  }
+}
+
+bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
+  if (data_.positions != Positions::causal) return false;
+  const std::int64_t first = b * block_samples, i = data_.tokens.sequence_of(first);
+  const std::int64_t before = first - data_.tokens.row_start(i);
+  if (before == 0) return false;
+  Sequence prefix = data_.tokens[i];
+  prefix.length = before;
+  const TokenBatch batch = TokenBatch::list({prefix}, data_.tokens.scalar(), data_.d());
+  SequenceGroup group(kernels_, batch);
+  group.select(0, 1);
+  const Buffer s(pair_count(data_.d()) * sample_quantum);
+  group.second_moments(s.data(), sample_quantum);
+  for (std::int64_t pair = 0; pair < pair_count(data_.d()); ++pair) carry[pair] = s.data()[pair * sample_quantum];
+  return true;
 }
 
 }  // namespace linattn

@@ -1,91 +1,102 @@
 // Blocks of samples in the form the matrix product wants: one row per quantity, one column per sample.
+//
+//   last, causal   a sample is a query z with its S and target y: gram = sum w (s s') (x) (z z'), cross = sum w y z s
+//   all            a sample is a sequence; the sum over its queries of z z' is S itself, so with the map
+//                  M = sum_t y_t z_t':  gram = third moment sum w s s s,  cross = sum w M s
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
 #include "buffer.hpp"
 #include "kernels.hpp"
+#include "positions.hpp"
+#include "sequence_group.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
 
-// A sequence whose tokens hold NaN or infinity, or whose second moment overflows.
-struct NonFinite : std::domain_error {
-  using std::domain_error::domain_error;
+enum class Precision { float64, mixed };
+
+// What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence).
+struct Data {
+  const TokenBatch& tokens;
+  const TokenBatch* targets;
+  const double* weights;
+  Positions positions;
+
+  std::int64_t d() const { return tokens.width(); }
+  std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
+  std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
 };
 
-// Turns up to group_samples sequences at a time into rows of samples. Holds scratch memory: one per thread.
-class SequenceGroup {
- public:
-  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens);
+// float32 copies of rows, each scaled by a power of two to a largest entry near one, so that no product of a few of
+// them overflows.
+struct NarrowRows {
+  NarrowRows() = default;
+  explicit NarrowRows(std::int64_t rows);
+  void assign(const double* source, std::int64_t rows, std::int64_t samples);
 
-  // Takes sequences first .. first + count; the others of `width` columns are empty.
-  void select(std::int64_t first, std::int64_t count, std::int64_t width);
-
-  // s (q rows of `stride`) = S of each sequence. Throws NonFinite.
-  void second_moments(double* s, std::int64_t stride);
-
-  // z (d rows of `stride`) = the last token of each sequence.
-  void last_tokens(double* z, std::int64_t stride);
-
-  // z (d rows of width) = token t of each sequence, zero past its end.
-  void tokens_at(std::int64_t t, double* z);
-
-  std::int64_t width() const { return width_; }
-  std::int64_t count() const { return static_cast<std::int64_t>(sequences_.size()); }
-  std::int64_t longest() const { return longest_; }
-  const Sequence& operator[](std::int64_t lane) const { return sequences_[static_cast<std::size_t>(lane)]; }
-
- private:
-  const Kernels& kernels_;
-  const TokenBatch& tokens_;
-  std::int64_t tokens_at_once_, width_ = 0, longest_ = 0, first_ = 0;
-  std::vector<Sequence> sequences_;
-  Buffer rows_;
+  std::vector<double> scale;  // source = scale * narrow
+  FloatBuffer data;           // rows x block_samples
 };
 
-// Throws NonFinite unless the diagonal of every S, and with it every token, is finite.
-void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t width,
-                             std::int64_t first_sequence);
-
-// rows[j][lane] = coordinate j of the only row of each sequence.
-void gather_single_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                        std::int64_t width, double* out, std::int64_t stride);
-
-// One weighted sample per column, and its packed forms. With w the weight, s the pairs of S, z the last token:
 struct SampleBlock {
-  SampleBlock(std::int64_t d, std::int64_t d_out);
+  SampleBlock(const Data& data, Precision precision);
 
-  std::int64_t samples = 0;        // columns in use, a multiple of sample_quantum
-  Buffer s;                        // q x block_samples
-  Buffer z, weighted_z;            // d x block_samples: z and w z
-  Buffer y, weighted_y;            // d_out x block_samples: y and w y
-  Buffer query_columns;            // packed w z_l z_m, l <= m: the right factor of the Gram
-  Buffer pair_columns;             // packed s: the right factor of the cross moment
-  std::vector<double> energy;      // d_out: sum of w y^2 over the block
+  std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
+  Buffer s;                  // q x block_samples
+  Buffer weights;            // 1 x block_samples: w, zero in columns without a sample
+  Buffer z, weighted_z;      // d x block_samples (last, causal)
+  Buffer y;                  // d_out x block_samples: y, or sum_t y_t^2 (all)
+  Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
+  Buffer weighted_s;         // q x block_samples (all)
+  Buffer query_columns;      // packed w z_l z_m, l <= m: right factor of the Gram (last, causal)
+  Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of the Gram (all)
+  std::vector<double> energy;  // d_out: sum of w y^2 over the block
+
+  // Mixed precision: the two factors of the Gram.
+  NarrowRows narrow_s, narrow_z, narrow_right;
+  FloatBuffer narrow_columns;
+  std::vector<double> column_scale;  // of narrow_columns
+
+  // Causal: does the first column continue a sequence of the block before, and where does that sequence end here?
+  bool continues = false;
+  std::int64_t first_end = 0;
+  std::vector<std::int64_t> sequence_ends;  // columns after the last one of each sequence
 };
 
-// Fills blocks from tokens and targets; positions = last. Targets may be absent (d_out = 0), and so may weights.
+// Fills blocks; block b holds samples b * block_samples and on. Holds scratch memory: one per thread.
 class BlockFiller {
  public:
-  BlockFiller(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets, const double* weights);
+  BlockFiller(const Kernels& kernels, const Data& data, Precision precision);
 
-  // block <- sequences first .. first + count, count <= block_samples.
-  void fill(SampleBlock& block, std::int64_t first, std::int64_t count);
+  std::int64_t blocks() const;
+  std::int64_t block_size(std::int64_t b) const;
+
+  // Everything but S of a sequence that began in an earlier block, and what depends on it.
+  void fill(SampleBlock& block, std::int64_t b);
+
+  // carry (q): S of that sequence at the end of the block before; null where there is none. Packs. Throws NonFinite.
+  void finish(SampleBlock& block, const double* carry);
+
+  // carry (q) for block b, computed from the tokens before it; false when block b starts with a sequence.
+  bool carry_into(std::int64_t b, double* carry) const;
 
  private:
-  void pack(SampleBlock& block) const;
-  void weigh(SampleBlock& block, std::int64_t first, std::int64_t count) const;
+  void fill_last(SampleBlock& block, std::int64_t first, std::int64_t count);
+  void fill_all(SampleBlock& block, std::int64_t first, std::int64_t count);
+  void fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count);
+  void weigh(SampleBlock& block);
+  void pack(SampleBlock& block);
+  void pack_narrow(SampleBlock& block);
 
   const Kernels& kernels_;
-  const TokenBatch& tokens_;
-  const TokenBatch* targets_;
-  const double* weights_;
+  const Data& data_;
+  Precision precision_;
   SequenceGroup group_;
   std::vector<RowPair> query_pairs_;
-  std::vector<Sequence> target_rows_;
+  std::vector<Sequence> token_rows_, target_rows_;
 };
 
 }  // namespace linattn

@@ -2,8 +2,8 @@
 // Nothing is copied; targets have the same forms as tokens and use the same type.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -62,6 +62,13 @@ class TokenBatch {
   }
 
   std::int64_t rows() const { return row_start(count_); }
+
+  // The sequence that holds a row.
+  std::int64_t sequence_of(std::int64_t row) const {
+    if (sequences_.empty() && offsets_ == nullptr) return row / first_.length;
+    const std::int64_t* starts = sequences_.empty() ? offsets_ : row_starts_.data();
+    return std::upper_bound(starts, starts + count_ + 1, row) - starts - 1;
+  }
 
   // The single row t of a sequence, as a sequence of length one.
   Sequence row(const Sequence& sequence, std::int64_t t) const {

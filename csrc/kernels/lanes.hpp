@@ -6,12 +6,32 @@ constexpr std::int64_t lanes = LINATTN_VECTOR_BYTES / 8;
 
 typedef double Lanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
 typedef double UnalignedLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES), aligned(8)));
+typedef float FloatLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));  // twice as many
 typedef float UnalignedFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(4)));
+
+template <typename T>
+struct VectorOf;
+template <>
+struct VectorOf<double> {
+  typedef Lanes type;
+};
+template <>
+struct VectorOf<float> {
+  typedef FloatLanes type;
+};
+template <typename T>
+using Vector = typename VectorOf<T>::type;
 
 inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-inline const Lanes* vectors(const double* row) { return reinterpret_cast<const Lanes*>(row); }
-inline Lanes* vectors(double* row) { return reinterpret_cast<Lanes*>(row); }
+template <typename T>
+inline const Vector<T>* vectors(const T* row) {
+  return reinterpret_cast<const Vector<T>*>(row);
+}
+template <typename T>
+inline Vector<T>* vectors(T* row) {
+  return reinterpret_cast<Vector<T>*>(row);
+}
 
 inline Lanes load(const double* source) { return *reinterpret_cast<const UnalignedLanes*>(source); }
 inline Lanes load(const float* source) {
@@ -25,6 +45,10 @@ inline void transpose(Lanes* r) {
   r[0] = __builtin_shufflevector(a, b, 0, 2);
   r[1] = __builtin_shufflevector(a, b, 1, 3);
 }
+inline Lanes fold(FloatLanes v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1), Lanes) +
+         __builtin_convertvector(__builtin_shufflevector(v, v, 2, 3), Lanes);
+}
 #elif LINATTN_VECTOR_BYTES == 32
 inline void transpose(Lanes* r) {
   Lanes t[4];
@@ -36,6 +60,10 @@ inline void transpose(Lanes* r) {
     r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 4, 5);
     r[i + 2] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 6, 7);
   }
+}
+inline Lanes fold(FloatLanes v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3), Lanes) +
+         __builtin_convertvector(__builtin_shufflevector(v, v, 4, 5, 6, 7), Lanes);
 }
 #else
 inline void transpose(Lanes* r) {
@@ -56,14 +84,11 @@ inline void transpose(Lanes* r) {
     r[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
+inline Lanes fold(FloatLanes v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), Lanes) +
+         __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), Lanes);
+}
 #endif
 
-// The sum over lanes, pairwise.
-inline double sum(Lanes v) {
-  double parts[lanes];
-  for (int i = 0; i < lanes; ++i) parts[i] = v[i];
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
-  }
-  return parts[0];
-}
+// The two halves of float sums, added in float64 (fold above); float64 sums stay as they are.
+inline Lanes fold(Lanes v) { return v; }

@@ -1,79 +1,135 @@
 // C += A B' with the samples as inner dimension: the Gram matrix and the cross moments.
 //
 // A and B come packed in panels of a few rows, interleaved vector by vector, so that the tile reads two streams from
-// start to end. The rows are products of two others and are formed while packing; they are never stored elsewhere.
+// start to end. Product rows are formed while packing and are never stored elsewhere. T is the type of the products
+// inside a block of samples: float64, or float32 for mixed precision; totals are always float64.
 
 // packed[v][i] = row i of the panel, vector v; the last panel is as narrow as what is left.
-template <typename Row>
-void pack(const Row& row, std::int64_t rows, std::int64_t panel, std::int64_t samples, double* out) {
-  const std::int64_t length = samples / lanes;
+template <typename T, typename Row>
+void pack(const Row& row, std::int64_t rows, std::int64_t panel, std::int64_t samples, T* out) {
+  const std::int64_t length = samples * static_cast<std::int64_t>(sizeof(T)) / LINATTN_VECTOR_BYTES;
   for (std::int64_t first = 0; first < rows; first += panel) {
     const std::int64_t width = least(panel, rows - first);
-    Lanes* packed = vectors(out + first * samples);
+    Vector<T>* packed = vectors(out + first * samples);
     for (std::int64_t i = 0; i < width; ++i) row(first + i, packed + i, width, length);
   }
 }
 
-inline void pack_products(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
-                          std::int64_t rows, std::int64_t panel, std::int64_t samples, double* out) {
-  const auto product = [=](std::int64_t i, Lanes* packed, std::int64_t step, std::int64_t length) {
-    const Lanes* x = vectors(left + pairs[i].x * stride);
-    const Lanes* y = vectors(right + pairs[i].y * stride);
+template <typename T>
+void pack_products(const T* left, const T* right, std::int64_t stride, const RowPair* pairs, std::int64_t rows,
+                   std::int64_t panel, std::int64_t samples, T* out) {
+  const auto product = [=](std::int64_t i, Vector<T>* packed, std::int64_t step, std::int64_t length) {
+    const Vector<T>* x = vectors(left + pairs[i].x * stride);
+    const Vector<T>* y = vectors(right + pairs[i].y * stride);
     for (std::int64_t v = 0; v < length; ++v) packed[v * step] = x[v] * y[v];
   };
   pack(product, rows, panel, samples, out);
 }
 
-inline void pack_rows(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t panel,
-                      std::int64_t samples, double* out) {
-  const auto copy = [=](std::int64_t i, Lanes* packed, std::int64_t step, std::int64_t length) {
-    const Lanes* x = vectors(source + i * stride);
+template <typename T>
+void pack_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t panel, std::int64_t samples,
+               T* out) {
+  const auto copy = [=](std::int64_t i, Vector<T>* packed, std::int64_t step, std::int64_t length) {
+    const Vector<T>* x = vectors(source + i * stride);
     for (std::int64_t v = 0; v < length; ++v) packed[v * step] = x[v];
   };
   pack(copy, rows, panel, samples, out);
 }
 
+// c[j] += scale_j times the sum over the lanes of v[j], j < N: a transposition turns sums across vectors into sums of
+// vectors.
+template <int N>
+inline void add_sums(const Lanes* v, const double* scale, double* c) {
+  for (int first = 0; first < N; first += static_cast<int>(lanes)) {
+    Lanes square[lanes];
+    for (int i = 0; i < lanes; ++i) square[i] = first + i < N ? v[first + i] : Lanes{};
+    transpose(square);
+    for (int half = static_cast<int>(lanes) / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) square[i] += square[i + half];
+    }
+    if (first + lanes <= N) {
+      if (scale != nullptr) square[0] *= load(scale + first);
+      *reinterpret_cast<UnalignedLanes*>(c + first) += square[0];
+    } else {
+      for (int i = 0; first + i < N; ++i) c[first + i] += (scale != nullptr ? scale[first + i] : 1.0) * square[0][i];
+    }
+  }
+}
+
 // M x N vectors of partial sums stay in registers for the whole block of samples.
-template <int M, int N>
-void product_tile(const Lanes* __restrict a, const Lanes* __restrict b, std::int64_t length, double* __restrict c,
-                  std::int64_t c_stride) {
-  Lanes sums[M][N] = {};
+template <typename T, int M, int N>
+void product_tile(const Vector<T>* __restrict a, const Vector<T>* __restrict b, std::int64_t length,
+                  const double* row_scale, const double* column_scale, double* const* c, std::int64_t column) {
+  Vector<T> sums[M][N] = {};
   for (std::int64_t v = 0; v < length; ++v) {
-    Lanes left[M];
+    Vector<T> left[M];
     for (int i = 0; i < M; ++i) left[i] = a[i];
     for (int j = 0; j < N; ++j) {
-      const Lanes right = b[j];
+      const Vector<T> right = b[j];
       for (int i = 0; i < M; ++i) sums[i][j] += left[i] * right;
     }
     a += M;
     b += N;
   }
   for (int i = 0; i < M; ++i) {
-    for (int j = 0; j < N; ++j) c[i * c_stride + j] += sum(sums[i][j]);
+    Lanes folded[N];
+    for (int j = 0; j < N; ++j) folded[j] = fold(sums[i][j]);
+    if (row_scale != nullptr) {
+      for (int j = 0; j < N; ++j) folded[j] *= row_scale[i];
+    }
+    add_sums<N>(folded, column_scale, c[i] + column);
   }
 }
 
 // The tile of just the size that is left at an edge, so that no edge computes what nobody needs.
-template <int M, int N>
-void product_edge(std::int64_t m, std::int64_t n, const Lanes* a, const Lanes* b, std::int64_t length, double* c,
-                  std::int64_t c_stride) {
+template <typename T, int M, int N>
+void product_edge(std::int64_t m, std::int64_t n, const Vector<T>* a, const Vector<T>* b, std::int64_t length,
+                  const double* row_scale, const double* column_scale, double* const* c, std::int64_t column) {
   if (m == M && n == N) {
-    product_tile<M, N>(a, b, length, c, c_stride);
+    product_tile<T, M, N>(a, b, length, row_scale, column_scale, c, column);
   } else if (m == M) {
-    if constexpr (N > 1) product_edge<M, N - 1>(m, n, a, b, length, c, c_stride);
+    if constexpr (N > 1) product_edge<T, M, N - 1>(m, n, a, b, length, row_scale, column_scale, c, column);
   } else {
-    if constexpr (M > 1) product_edge<M - 1, N>(m, n, a, b, length, c, c_stride);
+    if constexpr (M > 1) product_edge<T, M - 1, N>(m, n, a, b, length, row_scale, column_scale, c, column);
   }
 }
 
-inline void multiply(const double* a, std::int64_t rows, const double* b, std::int64_t columns, std::int64_t samples,
-                     double* c, std::int64_t c_stride) {
-  for (std::int64_t j = 0; j < columns; j += LINATTN_TILE_COLUMNS) {
-    const std::int64_t n = least(LINATTN_TILE_COLUMNS, columns - j);
-    for (std::int64_t i = 0; i < rows; i += LINATTN_TILE_ROWS) {
-      const std::int64_t m = least(LINATTN_TILE_ROWS, rows - i);
-      product_edge<LINATTN_TILE_ROWS, LINATTN_TILE_COLUMNS>(m, n, vectors(a + i * samples), vectors(b + j * samples),
-                                                            samples / lanes, c + i * c_stride + j, c_stride);
+// A tile on the diagonal of a triangular result: computed aside, and only columns from first_columns[i] on are kept.
+template <typename T>
+void diagonal_tile(std::int64_t m, std::int64_t n, const Vector<T>* a, const Vector<T>* b, std::int64_t length,
+                   const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
+                   double* const* c, std::int64_t column) {
+  double aside[LINATTN_TILE_ROWS][LINATTN_TILE_COLUMNS] = {};
+  double* rows[LINATTN_TILE_ROWS];
+  for (int i = 0; i < LINATTN_TILE_ROWS; ++i) rows[i] = aside[i];
+  product_edge<T, LINATTN_TILE_ROWS, LINATTN_TILE_COLUMNS>(m, n, a, b, length, row_scale, column_scale, rows, 0);
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      if (column + j >= first_columns[i]) c[i][column + j] += aside[i][j];
+    }
+  }
+}
+
+template <typename T>
+void multiply(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
+              const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
+              double* const* c) {
+  constexpr std::int64_t tile_rows = LINATTN_TILE_ROWS, tile_columns = LINATTN_TILE_COLUMNS;
+  const std::int64_t length = samples * static_cast<std::int64_t>(sizeof(T)) / LINATTN_VECTOR_BYTES;
+  const std::int64_t start = first_columns != nullptr ? first_columns[0] / tile_columns * tile_columns : 0;
+  for (std::int64_t j = start; j < columns; j += tile_columns) {
+    const std::int64_t n = least(tile_columns, columns - j);
+    const double* scale_columns = column_scale != nullptr ? column_scale + j : nullptr;
+    for (std::int64_t i = 0; i < rows; i += tile_rows) {
+      const std::int64_t m = least(tile_rows, rows - i);
+      const double* scale_rows = row_scale != nullptr ? row_scale + i : nullptr;
+      const Vector<T>* left = vectors(a + i * samples);
+      const Vector<T>* right = vectors(b + j * samples);
+      if (first_columns == nullptr || j >= first_columns[i + m - 1]) {
+        product_edge<T, tile_rows, tile_columns>(m, n, left, right, length, scale_rows, scale_columns, c + i, j);
+      } else if (j + n > first_columns[i]) {
+        diagonal_tile<T>(m, n, left, right, length, scale_rows, scale_columns, first_columns + i, c + i, j);
+      }
     }
   }
 }

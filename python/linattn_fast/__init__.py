@@ -19,10 +19,11 @@ from importlib.metadata import version as _version
 from .backend import BackendInfo, backends
 from .certificate import Certificate, certify
 from .features import cubic_features, paper_features
-from .fitting import Fit, FitInfo, fit, load
+from .fitting import fit
 from .heads import Heads, recover_heads
 from .memory import estimate_memory
 from .moments import Moments
+from .result import Fit, FitInfo, load
 from .threads import get_num_threads, set_num_threads
 
 try:

@@ -20,8 +20,11 @@ def select_instruction_set(name: str) -> None: ...
 def accumulate(
     tokens: _Storage,
     offsets: _Offsets,
-    targets: Array | None,
+    targets: _Storage | None,
+    target_offsets: _Offsets,
     weights: _Floats | None,
+    positions: str,
+    precision: str,
     with_gram: bool,
     threads: int,
     progress: _Progress,

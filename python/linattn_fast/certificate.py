@@ -15,7 +15,7 @@ What is decided here rests on a factorisation of the equilibrated second moment 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -24,9 +24,9 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .features import feature_count
 from .memory import estimate_memory, in_words, require_memory
-from .moments import Moments, require_supported
+from .moments import Moments, require_all_features
 from .solve import EPS, MARGIN, Factorisation, factorise
-from .tokens import Floats, Positions, as_tokens, as_weights
+from .tokens import Floats, Positions, as_positions, as_tokens, as_weights
 
 Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
 
@@ -121,6 +121,21 @@ def _judge(factor: Factorisation, p: int, zeros: int) -> tuple[Verdict, str]:
     )
 
 
+def certificate_by_counting(n_samples: int, p: int) -> Certificate:
+    """Certificate of fewer samples than features, which needs no factorisation."""
+    return Certificate(
+        lambda_min=0.0,
+        condition=float("inf"),
+        lower_bound=0.0,
+        verdict="not identifiable",
+        rank=n_samples,
+        dimension=p,
+        n_samples=n_samples,
+        evidence=f"{n_samples} samples are fewer than the {p} features, "
+        f"so the rank is at most {n_samples}",
+    )
+
+
 def certificate_from(
     moments: Moments, factor: Factorisation | None = None, *, spectrum: bool = False
 ) -> Certificate:
@@ -141,17 +156,9 @@ def certificate_from(
     if spectrum:
         values = np.asarray(eigvalsh(moments.second_moment(), check_finite=False), np.float64)
     if n < p:
-        return Certificate(
-            lambda_min=0.0,
-            condition=float("inf"),
-            lower_bound=0.0,
-            verdict="not identifiable",
-            rank=n if factor is None else min(n, factor.rank),
-            dimension=p,
-            n_samples=n,
-            evidence=f"{n} samples are fewer than the {p} features, so the rank is at most {n}",
-            spectrum=values,
-        )
+        counted = certificate_by_counting(n, p)
+        rank = n if factor is None else min(n, factor.rank)
+        return replace(counted, rank=rank, spectrum=values)
     if factor is None:
         factor = factorise(moments.second_moment).factorisation
     verdict, evidence = _judge(factor, p, int((moments.gram_diagonal() == 0).sum()))
@@ -209,11 +216,12 @@ def certify(
             raise ValueError("offsets, sample_weight: moments carry their own data; give Z alone")
         moments = Z
     else:
-        require_supported(positions, features, "float64")
+        require_all_features(features)
+        positions = as_positions(positions)
         tokens = as_tokens(Z, offsets)
         weights = as_weights(sample_weight, len(tokens))
-        moments = Moments(tokens.d, 0, backend=backend)
-        require_certificate_memory(moments.d, len(tokens), memory_limit)
+        moments = Moments(tokens.d, 0, positions=positions, backend=backend)
+        require_certificate_memory(moments.d, tokens.n_samples(positions), memory_limit)
         moments.add_checked(tokens, None, weights, None)
     require_certificate_memory(moments.d, moments.n_samples, memory_limit)
     return certificate_from(moments, spectrum=spectrum)

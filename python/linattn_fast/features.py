@@ -3,9 +3,7 @@
     h(Z)[(j,k), l] = S[j,k] * z_n[l]    for pairs j <= k, S = sum_t z_t z_t', z_n the last token
 
 Pairs are ordered as the upper triangle, row by row; feature index = pair * d + l; there are
-p = d (d + 1) / 2 * d. The compact Gram holds each distinct entry of sum h h' once:
-
-    gram[(u,v), (l,m)] = sum s_u s_v z_l z_m    for pairs u <= v of pairs and l <= m of coordinates
+p = d (d + 1) / 2 * d.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .tokens import Array, Floats, Tokens, as_tokens, non_finite_error
+from .tokens import Floats, Positions, Tokens, as_tokens, non_finite_error
 
 
 def pair_count(d: int) -> int:
@@ -34,15 +32,30 @@ def pair_table(d: int) -> npt.NDArray[np.intp]:
     return table
 
 
-def samples_of(tokens: Tokens) -> tuple[Floats, Floats]:
-    """s (N, q), the pairs of S, and z (N, d), the last token, of each sequence."""
+def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
+    """s (samples, q), the pairs of S, and z (samples, d), the query, of each sample.
+
+    One sample a sequence for "last", one a token otherwise; S is of the whole sequence, or for
+    "causal" of the prefix that ends with the query.
+    """
     j, k = np.triu_indices(tokens.d)
-    moments = (
-        sequence.T @ sequence for sequence in (z.astype(np.float64, copy=False) for z in tokens)
-    )
-    s = np.stack([S[j, k] for S in moments])
-    z = np.stack([sequence[-1].astype(np.float64) for sequence in tokens])
-    return s, z
+    if positions == "last" and isinstance(tokens.storage, np.ndarray) and tokens.offsets is None:
+        Z = tokens.storage.astype(np.float64, copy=False)
+        return (Z.transpose(0, 2, 1) @ Z)[:, j, k], Z[:, -1]
+    s, z = [], []
+    for given in tokens:
+        sequence = given.astype(np.float64, copy=False)
+        products = sequence[:, j] * sequence[:, k]  # (n, q)
+        if positions == "last":
+            s.append(products.sum(axis=0, keepdims=True))
+            z.append(sequence[-1:])
+        elif positions == "all":
+            s.append(np.repeat(products.sum(axis=0, keepdims=True), len(sequence), axis=0))
+            z.append(sequence)
+        else:
+            s.append(np.cumsum(products, axis=0))
+            z.append(sequence)
+    return np.concatenate(s), np.concatenate(z)
 
 
 def _finite(values: Floats, tokens: Tokens) -> Floats:
@@ -82,14 +95,3 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
         s, z = samples_of(tokens)
         features = s[:, table, None] * z[:, None, None, :]
         return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
-
-
-def expand_gram(compact: Array, d: int) -> Floats:
-    """Write out the dense p x p Gram from its distinct entries."""
-    q = pair_count(d)
-    rows, columns = pair_table(q), pair_table(d)
-    gram = np.empty((q, d, q, d))
-    for u in range(q):
-        # (v, l, m) -> (l, v, m)
-        gram[u] = compact[rows[u]][:, columns].transpose(1, 0, 2)
-    return gram.reshape(q * d, q * d)

@@ -10,162 +10,29 @@ Among equal minimisers the one of least ||C||_F is returned.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from . import storage
-from .backend import get_backend
-from .certificate import Certificate, certificate_from
+from .backend import Precision, get_backend
+from .certificate import Certificate, certificate_by_counting, certificate_from
+from .dual import Kernel, solve_dual
 from .features import feature_count
-from .heads import Heads, recover_heads
-from .memory import estimate_memory, in_words, require_memory
-from .moments import Moments, require_supported
+from .heads import recover_heads
+from .memory import estimate_memory, require_memory
+from .moments import Moments, as_precision, require_all_features
 from .progress import Bar
-from .solve import EPS, SOLVERS, Choice, Factorisation, Solver, factorise
-from .tokens import (
-    Array,
-    Floats,
-    Positions,
-    Tokens,
-    as_positions,
-    as_targets,
-    as_tokens,
-    as_weights,
-)
-
-_FILE_VERSION = 1
-_MOST_REFINEMENTS = 4
+from .refine import Solution, refine
+from .result import Fit, FitInfo
+from .solve import SOLVERS, Choice, Solver, factorise
+from .tokens import Floats, Positions, Tokens, as_positions, as_targets, as_tokens, as_weights
 
 
 @dataclass(frozen=True)
-class FitInfo:
-    """How a fit went."""
-
-    solver: str
-    """"cholesky" or "eigh"."""
-    reason: str
-    """Why that solver ran; a fallback is named here."""
-    condition: float
-    """Condition number of the equilibrated matrix that was solved with."""
-    mean_squared_error: float
-    """(1/W) sum w ||C h - y||^2 on the training data."""
-    mean_squared_target: float
-    """(1/W) sum w ||y||^2, to compare it with."""
-    refinements: tuple[float, ...]
-    """Relative size of each correction from residuals recomputed on the data: the first estimates
-    the error before refinement, and each one the error that was left before it. Empty for a fit
-    from moments alone, which cannot recover what forming the Gram has lost."""
-    backend: str
-    n_samples: int
-    dimension: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage."""
-    bytes: int = 0
-    """Estimated peak of memory, beside the data."""
-
-    def __str__(self) -> str:
-        stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())
-        steps = ", ".join(f"{step:.1e}" for step in self.refinements) or "none (no data at hand)"
-        return (
-            f"solver {self.solver}: {self.reason}\n"
-            f"  {self.n_samples} samples, {self.dimension} features, "
-            f"condition {self.condition:.2g}, backend {self.backend}\n"
-            f"  mean squared error {self.mean_squared_error:.3g} "
-            f"of mean squared target {self.mean_squared_target:.3g}\n"
-            f"  refinement on the data: {steps}\n"
-            f"  {stages}; about {in_words(self.bytes)}"
-        )
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
-
-    coefficients: Floats = field(repr=False)
-    """(d_out, p)."""
-    d: int
-    heads: Heads | None
-    certificate: Certificate | None
-    info: FitInfo
-    positions: Positions = "last"
-    """What the layer was trained on."""
-
-    @property
-    def d_out(self) -> int:
-        """Outputs."""
-        return len(self.coefficients)
-
-    def predict(
-        self,
-        Z: object,
-        positions: Positions | None = None,
-        *,
-        offsets: object = None,
-        backend: str = "auto",
-    ) -> Floats | list[Floats]:
-        """Apply the learned coefficients to new tokens, of any length.
-
-        Parameters
-        ----------
-        Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
-        positions
-            "last", "all" or "causal", see :class:`Heads`; by default as in training.
-        backend
-            "auto", "cpu" or "numpy".
-
-        Returns
-        -------
-        array or list
-            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
-        """
-        where = self.positions if positions is None else as_positions(positions)
-        tokens = as_tokens(Z, offsets, d=self.d)
-        y = get_backend(backend).coefficients(self.coefficients, tokens, where)
-        return y if where == "last" else tokens.restore(y)
-
-    def save(self, path: storage.PathLike) -> None:
-        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
-        arrays: dict[str, Array] = {"coefficients": self.coefficients}
-        meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
-        empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
-        arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
-        meta["certificate"] = None
-        arrays["spectrum"] = np.zeros(0)
-        if self.certificate is not None:
-            certificate = asdict(self.certificate)
-            spectrum = certificate.pop("spectrum")
-            meta["certificate"] = certificate
-            if spectrum is not None:
-                arrays["spectrum"] = spectrum
-        storage.write(path, "fit", _FILE_VERSION, meta, arrays)
-
-
-def load(path: storage.PathLike) -> Fit:
-    """Read a layer that :meth:`Fit.save` wrote."""
-    names = ("coefficients", "V", "Q", "spectrum")
-    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names)
-    certificate = None
-    if meta["certificate"] is not None:
-        spectrum = arrays["spectrum"] if arrays["spectrum"].size else None
-        certificate = Certificate(**meta["certificate"], spectrum=spectrum)
-    info = meta["info"]
-    info["refinements"] = tuple(info["refinements"])
-    return Fit(
-        coefficients=arrays["coefficients"],
-        d=meta["d"],
-        heads=Heads(arrays["V"], arrays["Q"]) if len(arrays["V"]) else None,
-        certificate=certificate,
-        info=FitInfo(**info),
-        positions=meta["positions"],
-    )
-
-
-@dataclass(frozen=True)
-class _Settings:
+class Settings:
     """Checked settings of a fit."""
 
     alpha: float
@@ -188,12 +55,53 @@ class _Settings:
         if limit is not None and not (isinstance(limit, int) and limit > 0):
             raise ValueError(f"memory_limit: a positive number of bytes is needed, got {limit!r}")
 
-    def require_memory(self, d: int, d_out: int) -> int:
-        """Bytes of the solver that will run first; raises MemoryError when they are too many."""
-        name = "eigh" if self.solver == "eigh" else "cholesky"
-        needed = estimate_memory(d, d_out)[name]
-        require_memory(needed, f"fit: d = {d} ({feature_count(d)} features)", self.memory_limit)
-        return needed
+    def require_memory(self, d: int, d_out: int, positions: Positions, n_samples: int) -> None:
+        """Raise MemoryError when the solver that will run first needs too much."""
+        estimate = estimate_memory(d, d_out, positions=positions, n_samples=n_samples)
+        name = "cholesky" if self.solver == "auto" else self.solver
+        what = f"fit: d = {d} ({feature_count(d)} features), solver {name!r},"
+        require_memory(estimate[name], what, self.memory_limit)
+
+
+class Stages(dict[str, float]):
+    """Seconds per stage."""
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        start = time.perf_counter()
+        yield
+        self[name] = self.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Checked data of a fit."""
+
+    tokens: Tokens
+    targets: Tokens
+    weights: Floats | None
+    positions: Positions
+    backend: str
+    precision: Precision
+
+    @property
+    def n_samples(self) -> int:
+        """Number of queries."""
+        return self.tokens.n_samples(self.positions)
+
+    def moments(self, progress: bool | Callable[[int, int], object]) -> Moments:
+        """Accumulate the moments of the data."""
+        moments = Moments(
+            self.tokens.d,
+            self.targets.d,
+            positions=self.positions,
+            backend=self.backend,
+            precision=self.precision,
+        )
+        with Bar(self.n_samples, "moments", progress) as report:
+            moments.add_checked(self.tokens, self.targets, self.weights, report)
+        return moments
 
 
 def _normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
@@ -208,91 +116,73 @@ def _normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
     return form
 
 
-def _refine(
-    coefficients: Floats,
-    factor: Factorisation,
-    alpha: float,
-    gradient: Callable[[Floats], Floats],
-) -> tuple[Floats, tuple[float, ...]]:
-    """Correct C by (Lambda + alpha I)^-1 times the gradient recomputed on the data.
-
-    ``gradient(C)`` is (1/W) sum w h (y - C h)', (p, d_out). A step leaves about its own square (the
-    factorisation solves to the relative accuracy that the step shows), so one below sqrt(eps) is
-    the last. One that is not less than half of the one before, or of C at first, shows that there
-    is nothing to gain, and is not taken.
-    """
-    steps: list[float] = []
-    size = float(np.linalg.norm(coefficients))
-    while size > 0 and len(steps) < _MOST_REFINEMENTS:
-        correction = factor.solve(gradient(coefficients) - alpha * coefficients.T).T
-        step = float(np.linalg.norm(correction)) / size
-        if not step <= (steps[-1] if steps else 1.0) / 2:
-            break
-        coefficients = coefficients + correction
-        steps.append(step)
-        if step < np.sqrt(EPS):
-            break
-    return coefficients, tuple(steps)
+def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
+    """C (d_out, p) from the normal equations (Lambda + alpha I) C' = mean w h y'."""
+    choice = factorise(_normal_matrix(moments, settings.alpha), settings.solver)
+    return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
 
-class _Stages(dict[str, float]):
-    """Seconds per stage."""
+def _refine_on_data(
+    coefficients: Floats, choice: Choice, alpha: float, moments: Moments, problem: Problem
+) -> Solution:
+    """Correct C by (Lambda + alpha I)^-1 times the gradient recomputed on the data."""
+    engine = get_backend(problem.backend)
+    tokens, positions, weights = problem.tokens, problem.positions, problem.weights
+    total = moments.required_weight()
+    y = problem.targets.rows()  # (samples, d_out)
 
-    def timed(self, name: str, start: float) -> None:
-        self[name] = time.perf_counter() - start
+    def residual(C: Floats) -> Floats:
+        return np.asarray(y - engine.coefficients(np.ascontiguousarray(C), tokens, positions))
+
+    def correction(C: Floats) -> Floats:
+        left = problem.targets.with_rows(residual(C))
+        cross = engine.moments(tokens, left, weights, positions, with_gram=False).cross
+        mean = cross.transpose(2, 1, 0).reshape(-1, len(C)) / total  # (a, l, u) -> (u, l, a)
+        return choice.factorisation.solve(mean - alpha * C.T).T
+
+    refined, steps = refine(coefficients, correction)
+    errors = (residual(refined) ** 2).sum(axis=1)
+    if weights is not None:
+        errors *= weights if positions == "last" else np.repeat(weights, tokens.lengths)
+    return Solution(refined, steps, float(errors.sum()) / total)
 
 
-def _finish(
-    moments: Moments,
-    settings: _Settings,
-    stages: _Stages,
-    refine: Callable[[Floats, Factorisation], tuple[Floats, tuple[float, ...], float]] | None,
+def _result(
+    solution: Solution,
+    choice: Choice,
+    solver: str,
+    certificate: Certificate | None,
+    settings: Settings,
+    stages: Stages,
+    *,
+    d: int,
+    positions: Positions,
+    n_samples: int,
+    mean_squared_target: float,
     backend: str,
 ) -> Fit:
-    """Solve, refine, certify and recover heads."""
-    peak = settings.require_memory(moments.d, moments.d_out)
-    choice: Choice = factorise(_normal_matrix(moments, settings.alpha), settings.solver)
-    factor = choice.factorisation
-    start = time.perf_counter()
-    coefficients = factor.solve(moments.cross() / moments.required_weight()).T
-    stages["solve"] = choice.seconds + time.perf_counter() - start
-
-    start = time.perf_counter()
-    refinements: tuple[float, ...] = ()
-    if refine is not None:
-        coefficients, refinements, error = refine(coefficients, factor)
-        stages.timed("refine", start)
-    else:
-        error = moments.loss(coefficients)
-        stages.timed("loss", start)
-
-    certificate = None
-    if settings.certify:
-        start = time.perf_counter()
-        certificate = certificate_from(moments, factor if settings.alpha == 0 else None)
-        stages.timed("certify", start)
+    """Recover heads and put everything together."""
     heads = None
     if settings.heads is not None:
-        start = time.perf_counter()
-        heads = recover_heads(coefficients, moments.d)
-        stages.timed("heads", start)
-
-    coefficients = np.ascontiguousarray(coefficients)
+        with stages.timed("heads"):
+            heads = recover_heads(solution.coefficients, d)
+    coefficients = np.ascontiguousarray(solution.coefficients)
     coefficients.setflags(write=False)
+    estimate = estimate_memory(d, len(coefficients), positions=positions, n_samples=n_samples)
     info = FitInfo(
-        solver=factor.name,
+        solver=solver,
         reason=choice.reason,
-        condition=factor.condition,
-        mean_squared_error=error,
-        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        refinements=refinements,
+        condition=choice.factorisation.condition,
+        mean_squared_error=solution.mean_squared_error,
+        mean_squared_target=mean_squared_target,
+        refinements=solution.refinements,
         backend=backend,
-        n_samples=moments.n_samples,
-        dimension=moments.dimension,
+        n_samples=n_samples,
+        dimension=feature_count(d),
         seconds=dict(stages),
-        bytes=max(peak, estimate_memory(moments.d, moments.d_out)[factor.name]),
+        bytes=estimate[solver],
     )
-    return Fit(coefficients, moments.d, heads, certificate, info, moments.positions)
+    return Fit(coefficients, d, heads, certificate, info, positions)
 
 
 def fit_moments(
@@ -305,14 +195,43 @@ def fit_moments(
     memory_limit: int | None,
 ) -> Fit:
     """Fit from moments alone: :meth:`Moments.fit`."""
+    settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
+    if settings.solver == "dual":
+        raise ValueError("solver: 'dual' needs the data; moments have 'cholesky' and 'eigh'")
     if moments.d_out == 0:
         raise ValueError(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
         )
-    moments.required_weight()
-    settings = _Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    backend = get_backend(moments.backend).name
-    return _finish(moments, settings, _Stages(), None, backend)
+    weight = moments.required_weight()
+    settings.require_memory(moments.d, moments.d_out, moments.positions, moments.n_samples)
+    stages = Stages()
+    with stages.timed("solve"):
+        coefficients, choice = _solve_primal(moments, settings)
+    with stages.timed("loss"):
+        solution = Solution(coefficients, (), moments.loss(coefficients))
+    return _result(
+        solution,
+        choice,
+        choice.factorisation.name,
+        _certificate(moments, choice, settings, stages),
+        settings,
+        stages,
+        d=moments.d,
+        positions=moments.positions,
+        n_samples=moments.n_samples,
+        mean_squared_target=float(moments.sums.energy.sum()) / weight,
+        backend=get_backend(moments.backend).name,
+    )
+
+
+def _certificate(
+    moments: Moments, choice: Choice, settings: Settings, stages: Stages
+) -> Certificate | None:
+    """Certificate from the factorisation at hand, when it is one of Lambda itself."""
+    if not settings.certify:
+        return None
+    with stages.timed("certify"):
+        return certificate_from(moments, choice.factorisation if settings.alpha == 0 else None)
 
 
 def fit(
@@ -327,7 +246,7 @@ def fit(
     heads: Literal["svd"] | None = "svd",
     solver: Solver = "auto",
     backend: str = "auto",
-    precision: Literal["float64"] = "float64",
+    precision: Precision = "float64",
     certify: bool = True,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, int], object] = False,
@@ -343,24 +262,30 @@ def fit(
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. float32, float64 or
         integers.
     y
-        Targets (N, d_out); (N,) means d_out = 1.
+        Targets: (N, d_out) for "last"; one row a token, in the form of Z, for "all" and "causal".
+        The last axis may be left out for d_out = 1.
     positions
-        Which tokens have targets; "last" in this version.
+        Which tokens are queries with a target: "last", the last of each sequence; "all", every
+        token, each attending to the whole sequence; "causal", every token, each attending to the
+        prefix that ends with it.
     alpha
         Ridge, added to the mean loss.
     sample_weight
-        Weights w, (N,), not negative; 1 by default. W is their sum.
+        Weights (N,), not negative, one a sequence and the same for all its queries; 1 by default.
+        W is the sum over queries.
     features
         None in this version: all features.
     heads
         "svd" recovers heads from C (see :func:`recover_heads`), None does not.
     solver
-        "cholesky", "eigh" (least norm, for singular problems), or "auto": Cholesky where that is
-        safe. ``fit.info`` says which ran and why.
+        "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
+        (least norm, for singular problems), or "auto": the dual where the samples are fewer, else
+        Cholesky where that is safe. ``fit.info`` says which ran and why.
     backend
         "cpu", "numpy" or "auto".
     precision
-        "float64" in this version.
+        "float64", or "mixed": the Gram from float32 products with float64 totals. Refinement on the
+        data, in float64, makes up for it unless the problem is ill-conditioned.
     certify
         Make the certificate as well.
     memory_limit
@@ -384,49 +309,81 @@ def fit(
     >>> fit.certificate.verdict, bool(fit.heads.distance(truth) < 1e-9)
     ('identifiable', True)
     """
-    require_supported(positions, features, precision)
-    settings = _Settings(alpha, heads, solver, certify, memory_limit)
+    positions = as_positions(positions)
+    precision = as_precision(precision)
+    require_all_features(features)
+    settings = Settings(alpha, heads, solver, certify, memory_limit)
+    Bar(0, "", progress)  # checked before any work, as everything else
     tokens = as_tokens(Z, offsets)
-    targets = as_targets(y, tokens)
+    targets = as_targets(y, tokens, positions)
     weights = as_weights(sample_weight, len(tokens))
     if weights is not None and not weights.any():
         raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-    settings.require_memory(tokens.d, targets.shape[1])
-    name = get_backend(backend).name
+    problem = Problem(tokens, targets, weights, positions, get_backend(backend).name, precision)
+    if solver == "auto" and problem.n_samples < feature_count(tokens.d):
+        settings = replace(settings, solver="dual")
+    settings.require_memory(tokens.d, targets.d, positions, problem.n_samples)
+    if settings.solver == "dual":
+        return _fit_dual(problem, settings, asked=solver == "dual", progress=progress)
 
-    stages = _Stages()
-    start = time.perf_counter()
-    moments = Moments(tokens.d, targets.shape[1], backend=name)
-    with Bar(len(tokens), "moments", progress) as report:
-        moments.add_checked(tokens, targets, weights, report)
-    stages.timed("moments", start)
+    stages = Stages()
+    with stages.timed("moments"):
+        moments = problem.moments(progress)
+    with stages.timed("solve"):
+        coefficients, choice = _solve_primal(moments, settings)
+    with stages.timed("refine"):
+        solution = _refine_on_data(coefficients, choice, settings.alpha, moments, problem)
+    return _result(
+        solution,
+        choice,
+        choice.factorisation.name,
+        _certificate(moments, choice, settings, stages),
+        settings,
+        stages,
+        d=tokens.d,
+        positions=positions,
+        n_samples=problem.n_samples,
+        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
+        backend=problem.backend,
+    )
 
-    def refine(C: Floats, factor: Factorisation) -> tuple[Floats, tuple[float, ...], float]:
-        return _refine_on_data(C, factor, settings.alpha, name, tokens, targets, weights)
 
-    return _finish(moments, settings, stages, refine, name)
-
-
-def _refine_on_data(
-    coefficients: Floats,
-    factor: Factorisation,
-    alpha: float,
-    backend: str,
-    tokens: Tokens,
-    targets: Array,
-    weights: Floats | None,
-) -> tuple[Floats, tuple[float, ...], float]:
-    """Refine, and return the mean squared error on the data as well."""
-    engine = get_backend(backend)
-    total = float(len(tokens)) if weights is None else float(weights.sum())
-
-    def residual(C: Floats) -> Floats:
-        return np.asarray(targets - engine.coefficients(np.ascontiguousarray(C), tokens, "last"))
-
-    def gradient(C: Floats) -> Floats:
-        cross = engine.moments(tokens, residual(C), weights, with_gram=False).cross
-        return cross.transpose(2, 1, 0).reshape(-1, len(C)) / total  # (a, l, u) -> (u, l, a)
-
-    refined, steps = _refine(coefficients, factor, alpha, gradient)
-    errors = (residual(refined) ** 2).sum(axis=1)
-    return refined, steps, float(np.average(errors, weights=weights))
+def _fit_dual(
+    problem: Problem,
+    settings: Settings,
+    *,
+    asked: bool,
+    progress: bool | Callable[[int, int], object],
+) -> Fit:
+    """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
+    d, n, p = problem.tokens.d, problem.n_samples, feature_count(problem.tokens.d)
+    stages = Stages()
+    with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
+        kernel = Kernel.of(problem.tokens, problem.weights, problem.positions)
+        kernel.require_finite(problem.tokens)
+    y = problem.targets.rows().astype(np.float64)
+    with stages.timed("solve"):
+        solution, choice = solve_dual(kernel, y, settings.alpha)
+    why = "asked for" if asked else f"{n} samples are fewer than the {p} features"
+    choice = replace(choice, reason=f"{why}; {choice.factorisation.name}, {choice.reason}")
+    certificate = None
+    if settings.certify:
+        with stages.timed("certify"):
+            if n < p:
+                certificate = certificate_by_counting(n, p)
+            else:
+                certificate = certificate_from(problem.moments(progress))
+    weights = kernel.root**2
+    return _result(
+        solution,
+        choice,
+        "dual",
+        certificate,
+        settings,
+        stages,
+        d=d,
+        positions=problem.positions,
+        n_samples=n,
+        mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),
+        backend=problem.backend,
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
+from . import compact
 from .features import feature_count, pair_count
 from .machine import usable_memory
+from .tokens import Positions, as_positions
 
 
 def as_size(value: object, name: str, *, least: int = 1) -> int:
@@ -20,13 +23,14 @@ def as_size(value: object, name: str, *, least: int = 1) -> int:
     return number
 
 
-def compact_bytes(d: int, d_out: int) -> int:
+def compact_bytes(d: int, d_out: int, positions: Positions = "last") -> int:
     """Bytes of the compact Gram, the cross moment and the energy."""
-    q = pair_count(d)
-    return 8 * (pair_count(q) * q + d_out * d * q + d_out)
+    return 8 * (math.prod(compact.shape(d, positions)) + d_out * (feature_count(d) + 1))
 
 
-def estimate_memory(d: int, d_out: int = 1) -> dict[str, int]:
+def estimate_memory(
+    d: int, d_out: int = 1, *, positions: Positions = "last", n_samples: int | None = None
+) -> dict[str, int]:
     """Bytes that each part of a fit holds at its peak, beside the data.
 
     Parameters
@@ -35,12 +39,17 @@ def estimate_memory(d: int, d_out: int = 1) -> dict[str, int]:
         Coordinates of a token.
     d_out
         Outputs.
+    positions
+        "last", "all" or "causal".
+    n_samples
+        Number of samples, which the dual solver's memory depends on.
 
     Returns
     -------
     dict
         ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"`` and
-        ``"eigh"``: a fit by that solver, the moments included.
+        ``"eigh"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
+        given: a fit from the kernel of the samples.
 
     Examples
     --------
@@ -50,13 +59,19 @@ def estimate_memory(d: int, d_out: int = 1) -> dict[str, int]:
     """
     d, d_out = as_size(d, "d"), as_size(d_out, "d_out", least=0)
     p = feature_count(d)
-    compact, dense, vectors = compact_bytes(d, d_out), 8 * p * p, 8 * p * max(d_out, 1)
-    return {
-        "moments": 2 * compact,
-        "cholesky": max(2 * compact, compact + dense + 4 * vectors),
+    moments = compact_bytes(d, d_out, as_positions(positions))
+    dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
+    estimate = {
+        "moments": 2 * moments,
+        "cholesky": max(2 * moments, moments + dense + 4 * vectors),
         # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
-        "eigh": max(2 * compact, compact + 5 * dense + 4 * vectors),
+        "eigh": max(2 * moments, moments + 5 * dense + 4 * vectors),
     }
+    if n_samples is not None:
+        n = as_size(n_samples, "n_samples")
+        # The kernel and the product it is formed from; s, z and their copies; the answer.
+        estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
+    return estimate
 
 
 def in_words(size: int) -> str:

@@ -4,37 +4,57 @@ With h = s (x) z the features of a sample, w its weight and y its target:
 
     gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
 
-The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.features`).
+The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.compact`). A sample is a
+query: the last token of a sequence, or every token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import storage
-from .backend import BatchMoments, Progress, get_backend
-from .features import expand_gram, feature_count, pair_count, pair_table
+from . import compact, storage
+from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
+from .features import feature_count, pair_count
 from .memory import as_size, compact_bytes, estimate_memory, require_memory
 from .progress import Bar
-from .tokens import Array, Floats, Positions, Tokens, as_targets, as_tokens, as_weights
+from .tokens import (
+    Floats,
+    Positions,
+    Tokens,
+    as_positions,
+    as_targets,
+    as_tokens,
+    as_weights,
+)
 
 if TYPE_CHECKING:
-    from .fitting import Fit
+    from .result import Fit
 
 _FILE_VERSION = 1
 
 
-def require_supported(positions: object, features: object, precision: object) -> None:
-    """Reject settings that this version does not have, by name."""
-    if positions != "last":
-        raise ValueError(f"positions: this version learns from 'last' only, got {positions!r}")
+def as_precision(precision: object) -> Precision:
+    """Check the name of a precision."""
+    for known in PRECISIONS:
+        if precision == known:
+            return known
+    raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+
+
+def require_all_features(features: object) -> None:
+    """Reject a choice of features, which this version does not have."""
     if features is not None:
         raise ValueError("features: this version uses all features; only None is possible")
-    if precision != "float64":
-        raise ValueError(f"precision: only 'float64' is possible, got {precision!r}")
+
+
+def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
+    """W: the weights of all samples; every query of a sequence has the sequence's weight."""
+    if weights is None:
+        return float(tokens.n_samples(positions))
+    return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
 
 
 class Moments:
@@ -47,9 +67,14 @@ class Moments:
     d_out
         Outputs; 0 accumulates the second moment alone, which is all a certificate needs.
     positions
-        Which tokens have targets; "last" in this version.
-    features, precision
-        None (all features) and "float64" in this version.
+        Which tokens are queries with a target: "last", the last of each sequence; "all", every
+        token, each attending to the whole sequence; "causal", every token, each attending to the
+        prefix that ends with it.
+    features
+        None in this version: all features.
+    precision
+        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
+        docs/design.md for its error).
     backend
         "auto", "cpu" or "numpy".
 
@@ -77,15 +102,16 @@ class Moments:
         positions: Positions = "last",
         features: None = None,
         backend: str = "auto",
-        precision: Literal["float64"] = "float64",
+        precision: Precision = "float64",
     ) -> None:
         self.d = as_size(d, "d")
         self.d_out = as_size(d_out, "d_out", least=0)
-        require_supported(positions, features, precision)
-        self.positions: Positions = positions
+        self.positions: Positions = as_positions(positions)
+        self.precision: Precision = as_precision(precision)
+        require_all_features(features)
         self.backend = get_backend(backend).name if backend != "auto" else "auto"
         require_memory(
-            estimate_memory(self.d, self.d_out)["moments"],
+            estimate_memory(self.d, self.d_out, positions=self.positions)["moments"],
             f"d: the moments of d = {self.d}, d_out = {self.d_out}",
         )
         self.n_samples = 0
@@ -110,9 +136,10 @@ class Moments:
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
         y
-            Targets (N, d_out), or (N,) for d_out = 1; None for d_out = 0.
+            Targets: (N, d_out) for "last", otherwise one row a token in the form of Z. The last
+            axis may be left out for d_out = 1; None for d_out = 0.
         sample_weight
-            Weights (N,), not negative; 1 by default.
+            Weights (N,), not negative, one a sequence; 1 by default.
         progress
             True shows a bar; a function is called with the sequences done and their number.
 
@@ -124,26 +151,28 @@ class Moments:
         tokens = as_tokens(Z, offsets, d=self.d)
         targets = self._checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
-        with Bar(len(tokens), "moments", progress) as report:
+        with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
             self.add_checked(tokens, targets, weights, report)
         return self
 
-    def _checked_targets(self, y: object, tokens: Tokens) -> Array | None:
+    def _checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
         if self.d_out == 0:
             if y is not None:
                 raise ValueError("y: these moments have d_out = 0 and take no targets")
             return None
         if y is None:
-            raise ValueError(f"y: targets (N, {self.d_out}) are needed, got None")
-        return as_targets(y, tokens, d_out=self.d_out)
+            raise ValueError(f"y: targets with d_out = {self.d_out} are needed, got None")
+        return as_targets(y, tokens, self.positions, d_out=self.d_out)
 
     def add_checked(
-        self, tokens: Tokens, targets: Array | None, weights: Floats | None, progress: Progress
+        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
     ) -> None:
         """Add a batch whose arguments have been checked."""
-        batch = get_backend(self.backend).moments(tokens, targets, weights, progress=progress)
-        weight = float(len(tokens)) if weights is None else float(weights.sum())
-        self._add(batch, len(tokens), weight)
+        batch = get_backend(self.backend).moments(
+            tokens, targets, weights, self.positions, self.precision, progress=progress
+        )
+        weight = total_weight(tokens, weights, self.positions)
+        self._add(batch, tokens.n_samples(self.positions), weight)
 
     def _add(self, sums: BatchMoments, n_samples: int, weight: float) -> None:
         if self._sums is None:
@@ -167,7 +196,13 @@ class Moments:
                 raise ValueError(
                     f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
                 )
-        merged = Moments(self.d, self.d_out, positions=self.positions, backend=self.backend)
+        merged = Moments(
+            self.d,
+            self.d_out,
+            positions=self.positions,
+            backend=self.backend,
+            precision=self.precision,
+        )
         for part in (self, other):
             if part._sums is not None:
                 merged._add(part._sums, part.n_samples, part.total_weight)
@@ -185,21 +220,22 @@ class Moments:
         """The compact sums; zeros before the first update."""
         if self._sums is not None:
             return self._sums
-        q = pair_count(self.d)
         return BatchMoments(
-            np.zeros((pair_count(q), q)), np.zeros((self.d_out, self.d, q)), np.zeros(self.d_out)
+            np.zeros(compact.shape(self.d, self.positions)),
+            np.zeros((self.d_out, self.d, pair_count(self.d))),
+            np.zeros(self.d_out),
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return 0 if self._sums is None else compact_bytes(self.d, self.d_out)
+        return 0 if self._sums is None else compact_bytes(self.d, self.d_out, self.positions)
 
     def gram(self) -> Floats:
         """Sum of w h h', dense (p, p)."""
         p = self.dimension
         require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
-        return expand_gram(self.sums.gram, self.d)
+        return compact.expand(self.sums.gram, self.d, self.positions)
 
     def cross(self) -> Floats:
         """Sum of w h y', (p, d_out)."""
@@ -210,9 +246,7 @@ class Moments:
 
     def gram_diagonal(self) -> Floats:
         """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
-        q = pair_count(self.d)
-        rows, columns = np.diagonal(pair_table(q)), np.diagonal(pair_table(self.d))
-        return self.sums.gram[rows][:, columns].reshape(-1)
+        return compact.diagonal(self.sums.gram, self.d, self.positions)
 
     def second_moment(self) -> Floats:
         """Lambda = gram / W, dense (p, p)."""
@@ -229,13 +263,7 @@ class Moments:
 
     def gram_times(self, x: Floats) -> Floats:
         """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
-        rows, columns = pair_table(pair_count(self.d)), pair_table(self.d)
-        gram = self.sums.gram
-        result = np.empty_like(x)
-        for u, band in enumerate(rows):
-            entries = gram[band][:, columns].transpose(1, 0, 2).reshape(self.d, -1)
-            result[u * self.d : (u + 1) * self.d] = entries @ x
-        return result
+        return compact.times(self.sums.gram, x, self.d, self.positions)
 
     def loss(self, coefficients: Floats) -> float:
         """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
@@ -264,6 +292,7 @@ class Moments:
             "d": self.d,
             "d_out": self.d_out,
             "positions": self.positions,
+            "precision": self.precision,
             "n_samples": self.n_samples,
             "total_weight": self.total_weight,
         }
@@ -273,7 +302,13 @@ class Moments:
     def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
         """Read a file that :meth:`save` wrote."""
         meta, arrays = storage.read(path, "moments", _FILE_VERSION, BatchMoments._fields)
-        moments = cls(meta["d"], meta["d_out"], positions=meta["positions"], backend=backend)
+        moments = cls(
+            meta["d"],
+            meta["d_out"],
+            positions=meta["positions"],
+            backend=backend,
+            precision=meta["precision"],
+        )
         expected = {name: array.shape for name, array in moments.sums._asdict().items()}
         found = {name: array.shape for name, array in arrays.items()}
         if found != expected:

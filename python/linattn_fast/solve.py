@@ -30,8 +30,9 @@ from .tokens import Floats
 MatrixMaker: TypeAlias = Callable[[], Floats]
 """Makes a fresh symmetric matrix (p, p) that may be overwritten."""
 
-Solver: TypeAlias = Literal["auto", "cholesky", "eigh"]
-SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh")
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual"]
+SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual")
+"""The first three are here; "dual" is in :mod:`linattn_fast.dual`."""
 
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0
@@ -180,10 +181,13 @@ def try_cholesky(matrix: Floats) -> CholeskyFactor | str:
     return CholeskyFactor(factor, scale, float(reciprocal))
 
 
-def decompose(matrix: Floats) -> EighFactor:
-    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten."""
+def decompose(matrix: Floats, *, scaled: bool = True) -> EighFactor:
+    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten.
+
+    Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
+    """
     p = len(matrix)
-    scale = equilibrate(matrix)
+    scale = equilibrate(matrix) if scaled else np.ones(p)
     values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
     rank = int((values > MARGIN * p * EPS * values[-1]).sum()) if values[-1] > 0 else 0
     kept = vectors[:, p - rank :]
@@ -210,7 +214,7 @@ class Choice:
     seconds: float
 
 
-def factorise(form: MatrixMaker, solver: Solver = "auto") -> Choice:
+def factorise(form: MatrixMaker, solver: str = "auto", *, scaled: bool = True) -> Choice:
     """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
 
     Parameters
@@ -218,7 +222,10 @@ def factorise(form: MatrixMaker, solver: Solver = "auto") -> Choice:
     form
         Makes the matrix; called again when the first attempt has overwritten it.
     solver
-        "auto" tries Cholesky and falls back to the eigendecomposition, saying why.
+        "cholesky", "eigh", or "auto": try Cholesky and fall back to the eigendecomposition, saying
+        why.
+    scaled
+        Whether the eigendecomposition is of the equilibrated matrix.
 
     Raises
     ------
@@ -235,4 +242,4 @@ def factorise(form: MatrixMaker, solver: Solver = "auto") -> Choice:
         if solver == "cholesky":
             raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'eigh'")
         reason = f"{factor}, so the solution of least norm was taken"
-    return Choice(decompose(form()), reason, time.perf_counter() - start)
+    return Choice(decompose(form(), scaled=scaled), reason, time.perf_counter() - start)

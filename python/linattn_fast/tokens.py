@@ -71,6 +71,24 @@ class Tokens:
             return sum(len(sequence) for sequence in self.storage)
         return int(np.prod(self.storage.shape[:-1], dtype=np.int64))
 
+    def n_samples(self, positions: Positions) -> int:
+        """Number of queries: one a sequence for "last", else one a token."""
+        return len(self) if positions == "last" else self.n_rows
+
+    def rows(self) -> Array:
+        """All tokens, one after the other, (n_rows, d)."""
+        if isinstance(self.storage, tuple):
+            return np.concatenate(self.storage)
+        return self.storage.reshape(self.n_rows, -1)
+
+    def with_rows(self, rows: Floats) -> Tokens:
+        """Rows (n_rows, m) as a batch of sequences of the same lengths."""
+        if isinstance(self.storage, tuple):
+            return Tokens(rows, np.concatenate([[0], np.cumsum(self.lengths)]))
+        if self.offsets is not None:
+            return Tokens(rows, self.offsets)
+        return Tokens(rows.reshape(*self.storage.shape[:2], rows.shape[1]))
+
     def restore(self, rows: Floats) -> Floats | list[Floats]:
         """Rows (n_rows, m), one a token, in the form this batch came in."""
         if isinstance(self.storage, tuple):
@@ -130,8 +148,13 @@ def _as_list(value: Any, name: str) -> tuple[Array, ...]:
             )
         if array.shape[0] == 0:
             raise ValueError(f"{name}[{i}]: the sequence is empty; at least one token is needed")
+    return _alike(arrays)
+
+
+def _alike(arrays: list[Array]) -> tuple[Array, ...]:
+    """Arrays of one dtype."""
     if len({array.dtype for array in arrays}) > 1:
-        arrays = [array.astype(np.float64, copy=False) for array in arrays]
+        return tuple(array.astype(np.float64, copy=False) for array in arrays)
     return tuple(arrays)
 
 
@@ -203,33 +226,79 @@ def as_tokens(
     return tokens
 
 
-def as_targets(y: object, tokens: Tokens, *, d_out: int | None = None) -> Array:
-    """Targets for positions="last" as (N, d_out); a 1-D y means d_out = 1."""
+def as_targets(
+    y: object, tokens: Tokens, positions: Positions = "last", *, d_out: int | None = None
+) -> Tokens:
+    """Check targets: one row a sequence for "last", else one row a token in the form of Z.
+
+    An array with one axis less means d_out = 1.
+    """
+    if positions == "last":
+        given = _as_floats(y, "y")
+        array = given[:, None] if given.ndim == 1 else given
+        if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
+            raise ValueError(
+                f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
+                f"({len(tokens)}, d_out), got {given.shape}"
+            )
+        targets = Tokens(array[:, None, :])
+    else:
+        targets = _one_row_a_token(y, tokens)
+    if d_out is not None and targets.d != d_out:
+        raise ValueError(f"y: d_out = {d_out} targets a row are needed, got {targets.d}")
+    parts = targets.storage if isinstance(targets.storage, tuple) else (targets.storage,)
+    if not all(np.isfinite(part).all() for part in parts):
+        for i, sequence in enumerate(targets):
+            if not np.isfinite(sequence).all():
+                row, column = (int(k) for k in np.argwhere(~np.isfinite(sequence))[0])
+                place = f"sequence {i}, output {column}" + (
+                    "" if positions == "last" else f", token {row}"
+                )
+                raise ValueError(f"y: must be finite, got {sequence[row, column]} for {place}")
+    return targets
+
+
+def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
+    if isinstance(tokens.storage, tuple):
+        if not isinstance(y, list | tuple) or len(y) != len(tokens):
+            raise ValueError(
+                f"y: Z is a list of {len(tokens)} sequences, so a list of as many arrays "
+                "(n_i, d_out) is needed"
+            )
+        arrays = [_as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
+        for i, (array, sequence) in enumerate(zip(arrays, tokens, strict=True)):
+            if array.ndim != 2 or array.shape[1] == 0 or array.shape[1] != arrays[0].shape[-1]:
+                raise ValueError(
+                    f"y[{i}]: an array (n_i, d_out) with the d_out of y[0] is needed, "
+                    f"got shape {array.shape}"
+                )
+            if len(array) != len(sequence):
+                raise ValueError(
+                    f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
+                )
+        return Tokens(_alike(arrays))
     given = _as_floats(y, "y")
-    array = given[:, None] if given.ndim == 1 else given
-    if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
+    shape = tokens.storage.shape[:-1]
+    array = given[..., None] if given.ndim == len(shape) else given
+    if array.shape[:-1] != shape or array.shape[-1] == 0:
+        wanted = ", ".join(str(size) for size in shape)
         raise ValueError(
-            f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
-            f"({len(tokens)}, d_out), got {given.shape}"
+            f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
+            f"got {given.shape}"
         )
-    if d_out is not None and array.shape[1] != d_out:
-        raise ValueError(f"y: d_out = {d_out} targets a sequence are needed, got {array.shape[1]}")
-    if not np.isfinite(array).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(
-            f"y: must be finite, got {array[row, column]} for sequence {row}, output {column}"
-        )
-    return array
+    return Tokens(array, tokens.offsets)
 
 
-def as_weights(sample_weight: object, n_samples: int) -> Floats | None:
-    """Sample weights as a float64 array (n_samples,), or None."""
+def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
+    """Weights as a float64 array (n_sequences,), or None; a sequence's queries all have its own."""
     if sample_weight is None:
         return None
     array = _as_floats(sample_weight, "sample_weight")
-    if array.shape != (n_samples,):
+    if array.shape != (n_sequences,):
         raise ValueError(
-            f"sample_weight: one weight a sample is needed, shape ({n_samples},), got {array.shape}"
+            f"sample_weight: one weight a sequence is needed, shape ({n_sequences},), "
+            f"got {array.shape}"
         )
     if not (np.isfinite(array).all() and (array >= 0).all()):
         i = int(np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[0])

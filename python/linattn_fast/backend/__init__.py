@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from ..tokens import Array, Floats, Positions, Tokens
+from ..tokens import Floats, Positions, Tokens
 
 Progress: TypeAlias = Callable[[int], object] | None
-"""Called now and then with the number of sequences done; may raise to stop the work."""
+"""Called now and then with the number of samples done; may raise to stop the work."""
+
+Precision: TypeAlias = Literal["float64", "mixed"]
+PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
+"""Of the products inside a block of samples; "mixed" has float32 products and float64 totals."""
 
 
 class BatchMoments(NamedTuple):
     """Sums over a batch of samples with weights w, see :mod:`linattn_fast.moments`."""
 
     gram: Floats
-    """(pairs of q, pairs of d): sum w s_u s_v z_l z_m; (0, pairs of d) when it was not wanted."""
+    """The compact Gram (:mod:`linattn_fast.compact`); empty when it was not wanted."""
     cross: Floats
     """(d_out, d, q): sum w y_a z_l s_u."""
     energy: Floats
@@ -36,13 +40,15 @@ class Backend(Protocol):
     def moments(
         self,
         tokens: Tokens,
-        targets: Array | None,
+        targets: Tokens | None,
         weights: Floats | None,
+        positions: Positions = "last",
+        precision: Precision = "float64",
         *,
         with_gram: bool = True,
         progress: Progress = None,
     ) -> BatchMoments:
-        """Sum the moments of a batch; targets (N, d_out), or None for d_out = 0."""
+        """Sum the moments of a batch; targets have one row a query, None means d_out = 0."""
         ...
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from ..features import pair_count
+from .. import compact
 from ..threads import get_num_threads
-from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
-from . import BatchMoments, Progress
+from ..tokens import Floats, Positions, Tokens, non_finite_error
+from . import BatchMoments, Precision, Progress
 
 MISSING: str | None = None
 """Why the extension cannot be used, or None."""
@@ -38,11 +40,6 @@ def describe() -> str:
     return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
 
 
-def _as_rows(targets: Array) -> Array:
-    """(N, d_out) as N sequences of one row."""
-    return targets[:, None, :]
-
-
 class CpuBackend:
     """Moments and layers in compiled code, on all threads, with the GIL released."""
 
@@ -51,39 +48,44 @@ class CpuBackend:
     def moments(
         self,
         tokens: Tokens,
-        targets: Array | None,
+        targets: Tokens | None,
         weights: Floats | None,
+        positions: Positions = "last",
+        precision: Precision = "float64",
         *,
         with_gram: bool = True,
         progress: Progress = None,
     ) -> BatchMoments:
         """See :meth:`Backend.moments`."""
         threads = get_num_threads()
-        q = pair_count(tokens.d)
-        work = len(tokens) * pair_count(q) * q if with_gram else 0
-        if work > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
+        size = math.prod(compact.shape(tokens.d, positions)) if with_gram else 0
+        samples = tokens.n_rows if positions == "causal" else len(tokens)
+        if samples * size > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
             bad = _cpu.first_non_finite(tokens.storage, tokens.offsets, threads)
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            moments = BatchMoments(
-                *_cpu.accumulate(
-                    tokens.storage,
-                    tokens.offsets,
-                    None if targets is None else _as_rows(targets),
-                    weights,
-                    with_gram,
-                    threads,
-                    progress,
-                )
+            gram, cross, energy = _cpu.accumulate(
+                tokens.storage,
+                tokens.offsets,
+                None if targets is None else targets.storage,
+                None if targets is None else targets.offsets,
+                weights,
+                positions,
+                precision,
+                with_gram,
+                threads,
+                progress,
             )
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
-        for total in (moments.gram, moments.cross.reshape(-1, q)):
-            if total.size and _cpu.first_non_finite(total[None], None, threads) >= 0:
+        for total in (gram, cross):
+            if total.size and _cpu.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens)
-        return moments
+        if with_gram:
+            gram = gram.reshape(compact.shape(tokens.d, positions))
+        return BatchMoments(gram, cross, energy)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

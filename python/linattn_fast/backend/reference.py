@@ -9,7 +9,7 @@ import numpy as np
 
 from ..features import samples_of
 from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
-from . import BatchMoments, Progress
+from . import BatchMoments, Precision, Progress
 
 Layer: TypeAlias = Callable[[Floats, Floats], Floats]
 """S (d, d) and queries (n, d) to outputs (n, d_out)."""
@@ -44,6 +44,15 @@ def _evaluate(layer: Layer, tokens: Tokens, positions: Positions) -> Floats:
     return y
 
 
+def _narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats]:
+    """Columns and their scales: as they are, or in float32 with a largest entry near one."""
+    if precision == "float64":
+        return columns, np.ones(columns.shape[1])
+    _, exponents = np.frexp(np.abs(columns).max(axis=0))
+    scale = np.exp2(np.maximum(exponents, -1000))
+    return (columns / scale).astype(np.float32), scale
+
+
 class NumpyBackend:
     """Moments and layers in numpy alone."""
 
@@ -52,8 +61,10 @@ class NumpyBackend:
     def moments(
         self,
         tokens: Tokens,
-        targets: Array | None,
+        targets: Tokens | None,
         weights: Floats | None,
+        positions: Positions = "last",
+        precision: Precision = "float64",
         *,
         with_gram: bool = True,
         progress: Progress = None,
@@ -63,25 +74,35 @@ class NumpyBackend:
         l, m = np.triu_indices(d)
         q = len(l)
         u, v = np.triu_indices(q)
-        d_out = 0 if targets is None else targets.shape[1]
-        gram = np.zeros((len(u) if with_gram else 0, len(l)))
+        d_out = 0 if targets is None else targets.d
+        gram = np.zeros((len(u), q) if with_gram else (0, q))
         cross = np.zeros((d_out, d, q))
         energy = np.zeros(d_out)
+        done = 0
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows, part in _parts(tokens):
-                s, z = samples_of(part)  # (K, q), (K, d)
-                w = np.ones(len(s)) if weights is None else weights[rows]
+            for sequences, part in _parts(tokens):
+                s, z = samples_of(part, positions)  # (K, q), (K, d)
+                w = np.ones(len(part)) if weights is None else weights[sequences]
+                w = w if positions == "last" else np.repeat(w, part.lengths)  # (K,)
                 if with_gram:
-                    gram += (s[:, u] * s[:, v]).T @ (w[:, None] * z[:, l] * z[:, m])
+                    left, left_scale = _narrowed(s, precision)
+                    right, right_scale = _narrowed(w[:, None] * z[:, l] * z[:, m], precision)
+                    products = (left[:, u] * left[:, v]).T @ right
+                    gram += (left_scale[u] * left_scale[v])[:, None] * products * right_scale
                 if targets is not None:
-                    y = targets[rows].astype(np.float64)
+                    indices = range(sequences.start, sequences.stop)
+                    y = np.concatenate([targets.sequence(i) for i in indices]).astype(np.float64)
                     cross += np.einsum("k,ka,kl,ku->alu", w, y, z, s, optimize=True)
                     energy += w @ y**2
+                done += len(s)
                 if progress is not None:
-                    progress(rows.stop)
+                    progress(done)
         if not (np.isfinite(gram).all() and np.isfinite(cross).all()):
             raise non_finite_error(tokens)
-        return BatchMoments(gram, cross, energy)
+        if positions == "all" and with_gram:
+            # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
+            gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
+        return BatchMoments(gram if with_gram else gram[:0], cross, energy)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y = sum_h V_h S Q_h z."""

@@ -1,0 +1,73 @@
+// Sequences side by side, one to a column: their tokens and second moments as rows of samples.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "buffer.hpp"
+#include "kernels.hpp"
+#include "tokens.hpp"
+
+namespace linattn {
+
+// A sequence whose tokens hold NaN or infinity, or whose second moment overflows.
+struct NonFinite : std::domain_error {
+  using std::domain_error::domain_error;
+};
+
+// Columns rounded up to what the kernels take.
+inline std::int64_t padded(std::int64_t count) {
+  return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
+}
+
+// Throws NonFinite unless column `column` of the diagonal of S, and with it every token, is finite.
+void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t column);
+
+// out[j][i] = coordinate j of rows[i], each a sequence of length one; `out` has rows of `stride`.
+void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
+                 double* out, std::int64_t stride);
+
+// Up to group_samples sequences of a batch. Holds scratch memory: one per thread.
+class SequenceGroup {
+ public:
+  // Targets, if any, have a row for every token.
+  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets = nullptr);
+
+  // Takes sequences first .. first + count.
+  void select(std::int64_t first, std::int64_t count);
+
+  // s (q rows of `stride`) = S of each sequence. Throws NonFinite.
+  void second_moments(double* s, std::int64_t stride);
+
+  // The same, and with the targets y_t of a sequence: maps (d_out d rows) = sum_t y_t z_t', energy (d_out rows) =
+  // sum_t y_t^2.
+  void moments_with_targets(double* s, double* maps, double* energy, std::int64_t stride);
+
+  // z (d rows of `stride`) = the last token of each sequence.
+  void last_tokens(double* z, std::int64_t stride);
+
+  // Token t, t + 1, .. of each sequence, d rows of width() each, as many as are held at once; valid until the next call.
+  // Zero past the end of a sequence.
+  struct Tokens {
+    const double* rows;
+    std::int64_t first, last;
+  };
+  Tokens tokens_from(std::int64_t t);
+
+  std::int64_t first() const { return first_; }
+  std::int64_t width() const { return padded(count()); }
+  std::int64_t count() const { return static_cast<std::int64_t>(sequences_.size()); }
+  std::int64_t longest() const { return longest_; }
+  const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
+
+ private:
+  const Kernels& kernels_;
+  const TokenBatch& tokens_;
+  const TokenBatch* targets_;
+  std::int64_t tokens_at_once_, first_ = 0, longest_ = 0;
+  std::vector<Sequence> sequences_, target_sequences_, last_rows_;
+  Buffer rows_, target_rows_;
+};
+
+}  // namespace linattn

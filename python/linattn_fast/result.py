@@ -1,0 +1,141 @@
+"""The result of a fit: a learned layer, how it was found, and its file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import storage
+from .backend import get_backend
+from .certificate import Certificate
+from .heads import Heads
+from .memory import in_words
+from .tokens import Array, Floats, Positions, as_positions, as_tokens
+
+_FILE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FitInfo:
+    """How a fit went."""
+
+    solver: str
+    """"cholesky", "eigh" or "dual"."""
+    reason: str
+    """Why that solver ran; a fallback is named here."""
+    condition: float
+    """Condition number of the equilibrated matrix that was solved with."""
+    mean_squared_error: float
+    """(1/W) sum w ||C h - y||^2 on the training data."""
+    mean_squared_target: float
+    """(1/W) sum w ||y||^2, to compare it with."""
+    refinements: tuple[float, ...]
+    """Relative size of each correction from residuals recomputed on the data: the first estimates
+    the error before refinement, and each one the error that was left before it. Empty for a fit
+    from moments alone, which cannot recover what forming the Gram has lost."""
+    backend: str
+    n_samples: int
+    dimension: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage."""
+    bytes: int = 0
+    """Estimated peak of memory, beside the data."""
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())
+        steps = ", ".join(f"{step:.1e}" for step in self.refinements) or "none (no data at hand)"
+        return (
+            f"solver {self.solver}: {self.reason}\n"
+            f"  {self.n_samples} samples, {self.dimension} features, "
+            f"condition {self.condition:.2g}, backend {self.backend}\n"
+            f"  mean squared error {self.mean_squared_error:.3g} "
+            f"of mean squared target {self.mean_squared_target:.3g}\n"
+            f"  refinement on the data: {steps}\n"
+            f"  {stages}; about {in_words(self.bytes)}"
+        )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
+
+    coefficients: Floats = field(repr=False)
+    """(d_out, p)."""
+    d: int
+    heads: Heads | None
+    certificate: Certificate | None
+    info: FitInfo
+    positions: Positions = "last"
+    """What the layer was trained on."""
+
+    @property
+    def d_out(self) -> int:
+        """Outputs."""
+        return len(self.coefficients)
+
+    def predict(
+        self,
+        Z: object,
+        positions: Positions | None = None,
+        *,
+        offsets: object = None,
+        backend: str = "auto",
+    ) -> Floats | list[Floats]:
+        """Apply the learned coefficients to new tokens, of any length.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            "last", "all" or "causal", see :class:`Heads`; by default as in training.
+        backend
+            "auto", "cpu" or "numpy".
+
+        Returns
+        -------
+        array or list
+            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+        """
+        where = self.positions if positions is None else as_positions(positions)
+        tokens = as_tokens(Z, offsets, d=self.d)
+        y = get_backend(backend).coefficients(self.coefficients, tokens, where)
+        return y if where == "last" else tokens.restore(y)
+
+    def save(self, path: storage.PathLike) -> None:
+        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
+        arrays: dict[str, Array] = {"coefficients": self.coefficients}
+        meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
+        empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
+        arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
+        meta["certificate"] = None
+        arrays["spectrum"] = np.zeros(0)
+        if self.certificate is not None:
+            certificate = asdict(self.certificate)
+            spectrum = certificate.pop("spectrum")
+            meta["certificate"] = certificate
+            if spectrum is not None:
+                arrays["spectrum"] = spectrum
+        storage.write(path, "fit", _FILE_VERSION, meta, arrays)
+
+
+def load(path: storage.PathLike) -> Fit:
+    """Read a layer that :meth:`Fit.save` wrote."""
+    names = ("coefficients", "V", "Q", "spectrum")
+    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names)
+    certificate = None
+    if meta["certificate"] is not None:
+        spectrum = arrays["spectrum"] if arrays["spectrum"].size else None
+        certificate = Certificate(**meta["certificate"], spectrum=spectrum)
+    info = meta["info"]
+    info["refinements"] = tuple(info["refinements"])
+    return Fit(
+        coefficients=arrays["coefficients"],
+        d=meta["d"],
+        heads=Heads(arrays["V"], arrays["Q"]) if len(arrays["V"]) else None,
+        certificate=certificate,
+        info=FitInfo(**info),
+        positions=meta["positions"],
+    )
