@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 import linattn_fast as la
 from linattn_fast.certificate import largest_eigenvalue
+from linattn_fast.tokens import as_tokens
 
 
 @pytest.mark.parametrize("d", [1, 2, 4, 6])  # dense and iterative
@@ -118,6 +119,17 @@ def test_nearly_dependent_tokens_go_from_identifiable_to_not(rng):
     assert ranks == sorted(ranks)
     assert ranks[0] == 0
     assert ranks[-1] == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_small_updates_do_not_make_singular_data_look_identifiable(seed):
+    pool = np.random.default_rng(seed).random((5, 3, 2)) + 0.5  # 5 samples, 6 features
+    moments = la.Moments(2, 0, backend="numpy")
+    batch = moments._of_batch(as_tokens(pool), None, None, None)
+    for _ in range(30_000):
+        moments._add(*batch)
+    assert moments.n_samples == 150_000
+    assert la.certify(moments).verdict != "identifiable"
 
 
 @pytest.mark.parametrize("p", [1, 2, 5, 80, 200])

@@ -1,3 +1,5 @@
+import pickle
+
 import loops
 import numpy as np
 import pytest
@@ -194,6 +196,10 @@ def test_generate_takes_one_prompt_and_zero_steps(rng, backend):
     z0 = rng.standard_normal((4, 3))
     np.testing.assert_array_equal(heads.generate(z0, 0, backend=backend), z0)
     assert heads.generate(z0.astype(np.float32), 2, backend=backend).shape == (6, 3)
+    assert heads.generate(z0.tolist(), 2, backend=backend).shape == (6, 3)
+    copied = pickle.loads(pickle.dumps(heads))
+    np.testing.assert_array_equal(copied.V, heads.V)
+    assert not copied.V.flags.writeable
 
 
 def test_generate_reports_what_cannot_be(rng, backend):
@@ -208,5 +214,7 @@ def test_generate_reports_what_cannot_be(rng, backend):
         heads.generate(np.full((2, 3), np.nan), 1)
     with pytest.raises(ValueError, match="^Z0: prompts of one length"):
         heads.generate([np.zeros((2, 3)), np.zeros((3, 3))], 1)
-    with pytest.raises(ValueError, match="overflow"):  # cubic growth
+    with pytest.raises(MemoryError, match="^steps: "):
+        heads.generate(np.zeros((2, 3)), 10**20)
+    with pytest.raises(ValueError, match="^Z0: the generated tokens overflow"):  # cubic growth
         heads.generate(10 * np.ones((2, 3)), 50, backend=backend)

@@ -4,7 +4,13 @@ from conftest import EPS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_fast.solve import CholeskyFactor, EighFactor, decompose, equilibrate, factorise
+from linattn_fast.solve import (
+    CholeskyFactor,
+    SpectralFactor,
+    decompose,
+    equilibrate,
+    factorise,
+)
 
 
 def gram(rng, rows, p, spread=0.0):
@@ -83,9 +89,9 @@ def test_the_choice_is_explained(rng):
     assert factorise(G.copy, "eigh").reason == "asked for"
     assert factorise(G.copy, "cholesky").reason == "asked for"
     singular = np.ones((3, 3))
-    assert isinstance(factorise(singular.copy).factorisation, EighFactor)
+    assert isinstance(factorise(singular.copy).factorisation, SpectralFactor)
     with pytest.raises(
-        np.linalg.LinAlgError, match="^solver: 'cholesky' is not possible: .*use 'eigh'"
+        np.linalg.LinAlgError, match="^solver: 'cholesky' is not possible: .*use 'auto'"
     ):
         factorise(singular.copy, "cholesky")
     # Positive definite in floating point, but within rounding of singular.

@@ -80,6 +80,13 @@ def test_another_version_or_kind_is_refused(tmp_path, moments, rng):
     np.savez(path, x=np.zeros(3))
     with pytest.raises(ValueError, match="is not a whole linattn_fast.moments file"):
         la.Moments.load(path)
+    (tmp_path / "text").write_text("not an archive")
+    with pytest.raises(ValueError, match="^path: .*text is not a whole linattn_fast.fit file"):
+        la.load(tmp_path / "text")
+    for meta in ("{", "{}", "3"):
+        np.savez(path, **{**contents, "meta": np.array(meta)})
+        with pytest.raises(ValueError, match="^path: .*is not a whole linattn_fast.moments file"):
+            la.Moments.load(path)
     np.save(tmp_path / "array.npy", np.zeros(3))
     with pytest.raises(ValueError, match="^path: .*is not a"):
         la.Moments.load(tmp_path / "array.npy")
@@ -91,7 +98,7 @@ def test_another_version_or_kind_is_refused(tmp_path, moments, rng):
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         la.Moments.load(tmp_path / "nowhere.npz")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
         la.Moments(2, 1).save(tmp_path / "no" / "folder.npz")
 
 

@@ -138,6 +138,48 @@ def test_a_signal_stops_the_work_and_changes_nothing(rng, d):
     assert moments.n_samples == 10
 
 
+@pytest.mark.parametrize("positions", ["all", "causal", "generate"])
+def test_a_signal_stops_a_long_layer(rng, positions):
+    heads = la.Heads(np.full((1, 3, 3), 1e-9), np.zeros((1, 3, 3)))
+    Z = np.broadcast_to(np.ones((1, 1, 3)), (1, 10**8, 3))
+
+    def run():
+        if positions == "generate":
+            heads.generate(np.ones((2, 3)), 10**8, backend="cpu")
+        else:
+            heads(Z, positions, backend="cpu")
+
+    def stop(*_):
+        raise Stopped
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    start = time.perf_counter()
+    try:
+        with pytest.raises(Stopped):
+            run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert time.perf_counter() - start < 60  # hours without the signal
+
+
+def test_one_object_updated_from_several_threads_loses_nothing(rng):
+    la.set_num_threads(1)
+    Z = rng.integers(-3, 4, (2, 6, 9)).astype(float)  # sums of integers are exact
+    moments = la.Moments(9, 0, backend="cpu")
+
+    def work(_):
+        for _ in range(40):
+            moments.update(Z)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert moments.n_samples == 320
+    one = la.Moments(9, 0, backend="cpu").update(Z)
+    np.testing.assert_array_equal(moments.sums.gram, 160 * one.sums.gram)
+
+
 def test_a_progress_function_sees_the_end_and_may_stop_the_work(rng, backend):
     Z = rng.standard_normal((600, 4, 3))
     seen = []
@@ -150,7 +192,7 @@ def test_a_progress_function_sees_the_end_and_may_stop_the_work(rng, backend):
     def refuse(done, total):
         raise Stopped
 
-    moments = la.Moments(3, 0, backend="numpy")
+    moments = la.Moments(3, 0, backend=backend)
     with pytest.raises(Stopped):
         moments.update(Z, progress=refuse)
     assert moments.n_samples == 0

@@ -20,7 +20,7 @@ def good(rng, n=4, d=3):
         (lambda Z: Z.astype(object), TypeError, "Z: dtype"),
         (lambda Z: Z.astype(str), TypeError, "Z: dtype"),
         (lambda Z: np.ma.masked_array(Z, Z > 0), TypeError, "Z: masked"),
-        (lambda Z: Z[0], ValueError, r"got shape \(4, 3\); for one sequence pass Z\[None\]"),
+        (lambda Z: Z[0], ValueError, r"got shape \(4, 3\); for one sequence pass Z\[None\] "),
         (lambda Z: Z[0, 0], ValueError, r"Z: .*got shape \(3,\)"),
         (lambda Z: Z[None], ValueError, r"Z: .*got shape \(1, 20, 4, 3\)"),
         (lambda Z: 3.0, ValueError, r"Z: .*got shape \(\)"),
@@ -58,6 +58,8 @@ def test_wrong_tokens_are_named(rng, make, error, message):
         ([0, 5, 5, 12], r"must increase.*offsets\[1\] = 5, offsets\[2\] = 5"),
         ([0, 9, 3, 12], "must increase"),
         ([0, -3, 12], "must increase"),
+        (np.array([0, 2**63 - 1, -(2**63), -1, 12]), "must increase"),
+        ([0, [1]], "cannot be read"),
         ([0], "N \\+ 1 integers"),
         ([[0, 12]], "1-D array"),
         ([0.0, 12.0], "integers"),
@@ -65,7 +67,7 @@ def test_wrong_tokens_are_named(rng, make, error, message):
     ],
 )
 def test_wrong_offsets_are_named(rng, offsets, message):
-    with pytest.raises(ValueError, match=f"offsets: .*{message}"):
+    with pytest.raises((ValueError, TypeError), match=f"offsets: .*{message}"):
         la.certify(rng.standard_normal((12, 3)), offsets=offsets)
 
 
@@ -211,6 +213,15 @@ def test_d_and_d_out_must_match_the_moments(rng):
         ({"backend": "cuda"}, ValueError),
         ({"precision": "half"}, ValueError),
         ({"memory_limit": -5}, ValueError),
+        ({"memory_limit": "1GB"}, TypeError),
+        ({"memory_limit": True}, TypeError),
+        ({"alpha": 1j}, TypeError),
+        ({"alpha": 10**400}, ValueError),
+        ({"alpha": True}, TypeError),
+        ({"solver": np.ones(3)}, ValueError),
+        ({"heads": np.ones(3)}, ValueError),
+        ({"positions": np.ones(3)}, ValueError),
+        ({"precision": np.ones(3)}, ValueError),
         ({"memory_limit": 10}, MemoryError),
         ({"progress": "yes"}, TypeError),
     ],
@@ -257,3 +268,38 @@ def test_inputs_are_not_copied_and_not_modified(rng):
     before = Z.copy()
     la.fit(Z, Z[:, 0])
     np.testing.assert_array_equal(Z, before)
+
+
+def test_overflow_names_what_is_large(rng, backend):
+    Z = rng.standard_normal((60, 4, 3))
+    heads = la.Heads(np.full((1, 1, 3), 1e200), np.full((1, 3, 3), 1e200))
+    for call, large in (
+        (
+            lambda: la.fit(Z, np.ones(60), sample_weight=np.full(60, 1e305), backend=backend),
+            "weight",
+        ),
+        (lambda: la.fit(Z, np.full(60, 1e300), backend=backend), r"y up to 1e\+300"),
+        (lambda: heads(Z, backend=backend), r"V up to 1e\+200, with Q up to 1e\+200"),
+    ):
+        with pytest.raises(ValueError, match=f"Z: values up to .*{large}.* overflow"):
+            call()
+
+
+@pytest.mark.parametrize("size", [1e-60, 1e-100, 1e-300])
+def test_underflow_is_reported(rng, backend, size):
+    with pytest.raises(ValueError, match="Z: values of at most .* underflow .* rescale"):
+        la.Moments(2, 0, backend=backend).update(size * rng.standard_normal((30, 4, 2)))
+
+
+def test_odd_objects_are_named_without_impossible_advice(rng):
+    class Stubborn:
+        def __array__(self, *_, **__):
+            raise OSError("disk on fire")
+
+    for odd in (None, {"a": 1}, object(), (z for z in ())):
+        with pytest.raises(TypeError, match=r"^Z: .*cannot be read as an array of numbers$"):
+            la.certify(odd)
+    with pytest.raises(TypeError, match=r"^Z: cannot be read .*disk on fire"):
+        la.certify(Stubborn())
+    with pytest.raises(TypeError, match=r"got complex128$"):
+        la.certify(np.zeros((2, 2, 2), complex))

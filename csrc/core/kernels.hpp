@@ -36,6 +36,14 @@ struct ProductKernels {
                    double* const* c);
 };
 
+// Sequences side by side, with a target for every token or none (d_out = 0).
+struct SequenceColumns {
+  const Sequence* tokens;
+  const Sequence* targets;
+  Scalar token_scalar, target_scalar;
+  std::int64_t count, d, d_out;
+};
+
 struct Kernels {
   const char* name;
   int lanes;         // doubles in a vector
@@ -49,13 +57,15 @@ struct Kernels {
   void (*gather_float64)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
                          std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
 
+  // Of each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2, in
+  // rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
+  void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
+                           double* energy, std::int64_t stride);
+
   // s[(j,k)] += sum over tokens t of z_t[j] * z_t[k], lane by lane; tokens as gather leaves them, stride = width.
   void (*second_moment)(const double* tokens, std::int64_t length, std::int64_t d, std::int64_t width, double* s,
                         std::int64_t stride);
 
-  // out[(a,l)] += sum over tokens t of y_t[a] * z_t[l], lane by lane.
-  void (*cross_moment)(const double* targets, const double* tokens, std::int64_t length, std::int64_t d_out,
-                       std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
   // s[(j,k)][i] = sum over columns first .. i of z[j] * z[k]; z and s have rows of `stride`.
   void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
                          double* s);

@@ -126,15 +126,17 @@ class GroupEvaluator {
         out_(out),
         state_(kernels, std::move(layer), tokens, d_out) {}
 
-  void operator()(std::int64_t first, std::int64_t count) {
+  template <typename Tick>
+  void operator()(std::int64_t first, std::int64_t count, const Tick& tick) {
+    tick();
     state_.group.select(first, count);
     switch (positions_) {
       case Positions::last:
         return last_query();
       case Positions::all:
-        return every_query();
+        return every_query(tick);
       case Positions::causal:
-        return every_prefix();
+        return every_prefix(tick);
     }
   }
 
@@ -148,22 +150,24 @@ class GroupEvaluator {
     for (std::int64_t column = 0; column < group.count(); ++column) store(column, group.first() + column);
   }
 
-  void every_query() {
+  template <typename Tick>
+  void every_query(const Tick& tick) {
     auto& [group, layer, s, z, y] = state_;
     group.second_moments(s.data(), group.width());
     layer->attend(s.data(), group.width(), group.longest());
-    for_each_token([&](const double* token, std::int64_t t) {
+    for_each_token(tick, [&](const double* token, std::int64_t t) {
       layer->query(token, group.width(), y.data());
       store_position(t);
     });
   }
 
   // S_t = S_(t-1) + z_t z_t', one query after each update.
-  void every_prefix() {
+  template <typename Tick>
+  void every_prefix(const Tick& tick) {
     auto& [group, layer, s, z, y] = state_;
     const std::int64_t d = tokens_.width(), width = group.width();
     std::fill_n(s.data(), pair_count(d) * width, 0.0);
-    for_each_token([&](const double* token, std::int64_t t) {
+    for_each_token(tick, [&](const double* token, std::int64_t t) {
       kernels_.second_moment(token, 1, d, width, s.data(), width);
       layer->attend(s.data(), width, 1);
       layer->query(token, width, y.data());
@@ -175,9 +179,10 @@ class GroupEvaluator {
   }
 
   // body(token t of every sequence, t) for t = 0, 1, ..
-  template <typename Body>
-  void for_each_token(const Body& body) {
+  template <typename Tick, typename Body>
+  void for_each_token(const Tick& tick, const Body& body) {
     for (std::int64_t t = 0; t < state_.group.longest();) {
+      tick();
       const SequenceGroup::Tokens held = state_.group.tokens_from(t);
       for (; t < held.last; ++t) {
         body(held.rows + (t - held.first) * tokens_.width() * state_.group.width(), t);
@@ -218,13 +223,15 @@ class GroupGenerator {
         scale_(scale),
         state_(kernels, std::move(layer), prompts, d_) {}
 
-  void operator()(std::int64_t first, std::int64_t count) {
+  template <typename Tick>
+  void operator()(std::int64_t first, std::int64_t count, const Tick& tick) {
     auto& [group, layer, s, z, y] = state_;
     group.select(first, count);
     const std::int64_t width = group.width();
     group.second_moments(s.data(), width);
     group.last_tokens(z.data(), width);
     for (std::int64_t t = start_; t < end_; ++t) {
+      if (t % 64 == 0) tick();
       layer->attend(s.data(), width, 1);
       layer->query(z.data(), width, y.data());
       append(first, count, t);
@@ -253,7 +260,11 @@ class GroupGenerator {
   GroupState state_;
 };
 
-// Calls body(first, count) for groups of sequences, shared out among threads, each thread with a state of its own.
+// Unwinds a thread whose result nobody will see.
+struct Interrupted {};
+
+// Calls body(first, count, tick) for groups of sequences, shared out among threads, each thread with a state of its
+// own; body calls tick() now and then, which throws to stop it.
 template <typename MakeBody>
 void for_each_group(std::int64_t count, int threads, const Monitor& monitor, const MakeBody& make_body) {
   const std::int64_t groups = (count + group_samples - 1) / group_samples;
@@ -263,9 +274,12 @@ void for_each_group(std::int64_t count, int threads, const Monitor& monitor, con
     team.for_each(groups, [&](std::int64_t group) {
       const std::int64_t first = group * group_samples;
       const std::int64_t in_group = std::min(group_samples, count - first);
-      body(first, in_group);
+      // Long sequences: other threads stop when one has failed, the calling one looks after signals.
+      body(first, in_group, [&] {
+        if (team.failed()) throw Interrupted{};
+        if (rank == 0) monitor(done);
+      });
       done += in_group;
-      if (rank == 0) monitor(done);
     });
   });
 }

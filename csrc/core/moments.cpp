@@ -88,7 +88,7 @@ class MomentProduct {
   void multiply_products(std::int64_t count, const SampleBlock& block, TaskRows& rows, const double* columns,
                          const std::int64_t* first_columns) const {
     if (!mixed_) {
-      kernels_.float64.pack_products(block.s.data(), block.s.data(), block_samples, rows.pairs, count,
+      kernels_.float64.pack_products(block.s.data(), block.s.data(), block_stride, rows.pairs, count,
                                      kernels_.tile_rows, block.samples, rows.packed.data());
       kernels_.float64.multiply(rows.packed.data(), count, columns, pairs_, block.samples, nullptr, nullptr,
                                 first_columns, rows.targets);
@@ -100,7 +100,7 @@ class MomentProduct {
           scale[static_cast<std::size_t>(rows.pairs[i].x)] * scale[static_cast<std::size_t>(rows.pairs[i].y)];
     }
     const float* s = block.narrow_s.data.data();
-    kernels_.float32.pack_products(s, s, block_samples, rows.pairs, count, kernels_.tile_rows, block.samples,
+    kernels_.float32.pack_products(s, s, block_stride, rows.pairs, count, kernels_.tile_rows, block.samples,
                                    rows.narrow_packed.data());
     kernels_.float32.multiply(rows.narrow_packed.data(), count, block.narrow_columns.data(), pairs_, block.samples,
                               rows.scale, block.column_scale.data(), first_columns, rows.targets);
@@ -114,10 +114,10 @@ class MomentProduct {
       rows.targets[i] = cross + (first + i) * pairs_;
     }
     if (data_.positions == Positions::all) {
-      kernels_.float64.pack_rows(block.targets.data() + first * block_samples, block_samples, count,
+      kernels_.float64.pack_rows(block.targets.data() + first * block_stride, block_stride, count,
                                  kernels_.tile_rows, block.samples, rows.packed.data());
     } else {
-      kernels_.float64.pack_products(block.targets.data(), block.z.data(), block_samples, rows.pairs, count,
+      kernels_.float64.pack_products(block.targets.data(), block.z.data(), block_stride, rows.pairs, count,
                                      kernels_.tile_rows, block.samples, rows.packed.data());
     }
     kernels_.float64.multiply(rows.packed.data(), count, block.pair_columns.data(), pairs_, block.samples, nullptr,
@@ -149,7 +149,7 @@ void add_energy(const SampleBlock& block, double* energy) {
 void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next) {
   const bool unfinished = block.continues && block.first_end == size;
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    next[pair] = block.s.data()[pair * block_samples + size - 1] + (unfinished ? carried[pair] : 0.0);
+    next[pair] = block.s.data()[pair * block_stride + size - 1] + (unfinished ? carried[pair] : 0.0);
   }
 }
 
@@ -194,8 +194,8 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
             add_energy(block(i), sums.energy);
           }
         }
+        if (rank == 0) work.monitor(std::min(work.data.samples(), first * block_samples));
       });
-      if (rank == 0) work.monitor(std::min(work.data.samples(), (first + filled) * block_samples));
     }
   });
 }

@@ -10,22 +10,22 @@ namespace linattn {
 
 namespace {
 
-// out[i] = weights * rows[i], for `count` rows of block_samples.
+// out[i] = weights * rows[i], for `count` rows of block_stride.
 void scale_rows(const double* rows, std::int64_t count, const double* weights, std::int64_t samples, double* out) {
   for (std::int64_t row = 0; row < count; ++row) {
     for (std::int64_t i = 0; i < samples; ++i) {
-      out[row * block_samples + i] = weights[i] * rows[row * block_samples + i];
+      out[row * block_stride + i] = weights[i] * rows[row * block_stride + i];
     }
   }
 }
 
 }  // namespace
 
-NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_samples) {}
+NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_stride) {}
 
 void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t samples) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    const double* from = source + row * block_samples;
+    const double* from = source + row * block_stride;
     double largest = 0.0;
     for (std::int64_t i = 0; i < samples; ++i) largest = std::max(largest, std::abs(from[i]));
     int exponent = 0;
@@ -33,7 +33,7 @@ void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t sa
     exponent = std::max(exponent, -1000);  // 2^-exponent must be finite
     const double shrink = std::ldexp(1.0, -exponent);
     for (std::int64_t i = 0; i < samples; ++i) {
-      data.data()[row * block_samples + i] = static_cast<float>(from[i] * shrink);
+      data.data()[row * block_stride + i] = static_cast<float>(from[i] * shrink);
     }
     scale[static_cast<std::size_t>(row)] = std::ldexp(1.0, exponent);
   }
@@ -42,19 +42,19 @@ void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t sa
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
 SampleBlock::SampleBlock(const Data& data, Precision precision)
-    : s(pair_count(data.d()) * block_samples),
-      weights(block_samples),
-      y(data.d_out() * block_samples),
+    : s(pair_count(data.d()) * block_stride),
+      weights(block_stride),
+      y(data.d_out() * block_stride),
       pair_columns(pair_count(data.d()) * block_samples),
       energy(static_cast<std::size_t>(data.d_out())) {
   const std::int64_t d = data.d(), d_out = data.d_out(), pairs = pair_count(d);
   const bool all = data.positions == Positions::all, mixed = precision == Precision::mixed;
-  targets = Buffer((all ? d_out * d : d_out) * block_samples);
+  targets = Buffer((all ? d_out * d : d_out) * block_stride);
   if (all) {
-    weighted_s = Buffer(pairs * block_samples);
+    weighted_s = Buffer(pairs * block_stride);
   } else {
-    z = Buffer(d * block_samples);
-    weighted_z = Buffer(d * block_samples);
+    z = Buffer(d * block_stride);
+    weighted_z = Buffer(d * block_stride);
   }
   if (mixed) {
     narrow_s = NarrowRows(pairs);
@@ -106,16 +106,13 @@ void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
 }
 
 void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t count) {
-  for (std::int64_t column = 0; column < count; column += group_samples) {
-    const std::int64_t in_group = std::min(group_samples, count - column);
-    group_.select(first + column, in_group);
-    group_.second_moments(block.s.data() + column, block_samples);
-    group_.last_tokens(block.z.data() + column, block_samples);
-  }
+  group_.select(first, count);
+  group_.second_moments(block.s.data(), block_stride);
+  group_.last_tokens(block.z.data(), block_stride);
   if (data_.targets != nullptr) {
     target_rows_.clear();
     for (std::int64_t i = 0; i < count; ++i) target_rows_.push_back((*data_.targets)[first + i]);
-    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_samples);
+    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_stride);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
@@ -123,15 +120,11 @@ void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t
 }
 
 void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t count) {
-  for (std::int64_t column = 0; column < count; column += group_samples) {
-    const std::int64_t in_group = std::min(group_samples, count - column);
-    group_.select(first + column, in_group);
-    if (data_.targets == nullptr) {
-      group_.second_moments(block.s.data() + column, block_samples);
-    } else {
-      group_.moments_with_targets(block.s.data() + column, block.targets.data() + column, block.y.data() + column,
-                                  block_samples);
-    }
+  group_.select(first, count);
+  if (data_.targets == nullptr) {
+    group_.second_moments(block.s.data(), block_stride);
+  } else {
+    group_.moments_with_targets(block.s.data(), block.targets.data(), block.y.data(), block_stride);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
@@ -158,17 +151,17 @@ void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64
     block.sequence_ends.push_back(end);
   }
   block.first_end = block.sequence_ends.front();
-  gather_rows(kernels_, tokens.scalar(), token_rows_, data_.d(), block.z.data(), block_samples);
+  gather_rows(kernels_, tokens.scalar(), token_rows_, data_.d(), block.z.data(), block_stride);
   if (data_.targets != nullptr) {
-    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_samples);
+    gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_stride);
   }
   std::int64_t start = 0;
   for (const std::int64_t end : block.sequence_ends) {
-    kernels_.prefix_moments(block.z.data(), data_.d(), block_samples, start, end, block.s.data());
+    kernels_.prefix_moments(block.z.data(), data_.d(), block_stride, start, end, block.s.data());
     start = end;
   }
   for (std::int64_t pair = 0; pair < pair_count(data_.d()); ++pair) {
-    std::fill(block.s.data() + pair * block_samples + count, block.s.data() + pair * block_samples + block.samples,
+    std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples,
               0.0);
   }
 }
@@ -182,7 +175,7 @@ void BlockFiller::weigh(SampleBlock& block) {
     scale_rows(block.y.data(), data_.d_out(), w, block.samples, block.targets.data());
   }
   for (std::size_t a = 0; a < block.energy.size(); ++a) {
-    const double* y = block.y.data() + static_cast<std::int64_t>(a) * block_samples;
+    const double* y = block.y.data() + static_cast<std::int64_t>(a) * block_stride;
     double energy = 0.0;
     for (std::int64_t i = 0; i < block.samples; ++i) energy += all ? w[i] * y[i] : w[i] * y[i] * y[i];
     block.energy[a] = energy;
@@ -193,11 +186,11 @@ void BlockFiller::finish(SampleBlock& block, const double* carry) {
   const std::int64_t pairs = pair_count(data_.d());
   if (data_.positions == Positions::causal) {
     for (std::int64_t pair = 0; carry != nullptr && pair < pairs; ++pair) {
-      double* row = block.s.data() + pair * block_samples;
+      double* row = block.s.data() + pair * block_stride;
       for (std::int64_t i = 0; i < block.first_end; ++i) row[i] += carry[pair];
     }
     for (const std::int64_t end : block.sequence_ends) {
-      require_finite_diagonal(block.s.data(), block_samples, data_.d(), end - 1);
+      require_finite_diagonal(block.s.data(), block_stride, data_.d(), end - 1);
     }
   }
   if (data_.positions == Positions::all) {
@@ -212,11 +205,11 @@ void BlockFiller::pack(SampleBlock& block) {
   if (mixed) {
     pack_narrow(block);
   } else if (!all) {
-    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_samples, query_pairs_.data(), pairs,
+    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(), pairs,
                                    kernels_.tile_columns, block.samples, block.query_columns.data());
   }
   if (data_.targets != nullptr || (all && !mixed)) {
-    kernels_.float64.pack_rows(all ? block.weighted_s.data() : block.s.data(), block_samples, pairs,
+    kernels_.float64.pack_rows(all ? block.weighted_s.data() : block.s.data(), block_stride, pairs,
                                kernels_.tile_columns, block.samples, block.pair_columns.data());
   }
 }
@@ -226,14 +219,14 @@ void BlockFiller::pack_narrow(SampleBlock& block) {
   block.narrow_s.assign(block.s.data(), pairs, block.samples);
   if (data_.positions == Positions::all) {
     block.narrow_right.assign(block.weighted_s.data(), pairs, block.samples);
-    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_samples, pairs, kernels_.tile_columns,
+    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_stride, pairs, kernels_.tile_columns,
                                block.samples, block.narrow_columns.data());
     block.column_scale = block.narrow_right.scale;
     return;
   }
   block.narrow_right.assign(block.weighted_z.data(), d, block.samples);
   block.narrow_z.assign(block.z.data(), d, block.samples);
-  kernels_.float32.pack_products(block.narrow_right.data.data(), block.narrow_z.data.data(), block_samples,
+  kernels_.float32.pack_products(block.narrow_right.data.data(), block.narrow_z.data.data(), block_stride,
                                  query_pairs_.data(), pairs, kernels_.tile_columns, block.samples,
                                  block.narrow_columns.data());
   for (std::size_t i = 0; i < query_pairs_.size(); ++i) {

@@ -38,19 +38,19 @@ struct NarrowRows {
   void assign(const double* source, std::int64_t rows, std::int64_t samples);
 
   std::vector<double> scale;  // source = scale * narrow
-  FloatBuffer data;           // rows x block_samples
+  FloatBuffer data;           // rows of block_stride
 };
 
 struct SampleBlock {
   SampleBlock(const Data& data, Precision precision);
 
   std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
-  Buffer s;                  // q x block_samples
-  Buffer weights;            // 1 x block_samples: w, zero in columns without a sample
-  Buffer z, weighted_z;      // d x block_samples (last, causal)
-  Buffer y;                  // d_out x block_samples: y, or sum_t y_t^2 (all)
+  Buffer s;                  // q rows of block_stride
+  Buffer weights;            // one row: w, zero in columns without a sample
+  Buffer z, weighted_z;      // d rows (last, causal)
+  Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
-  Buffer weighted_s;         // q x block_samples (all)
+  Buffer weighted_s;         // q rows (all)
   Buffer query_columns;      // packed w z_l z_m, l <= m: right factor of the Gram (last, causal)
   Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of the Gram (all)
   std::vector<double> energy;  // d_out: sum of w y^2 over the block

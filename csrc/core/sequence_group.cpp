@@ -17,10 +17,6 @@ void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& 
   kernel(sequences.data(), count, first, last, d, padded(count), out, stride);
 }
 
-void clear_rows(double* rows, std::int64_t count, std::int64_t stride, std::int64_t width) {
-  for (std::int64_t i = 0; i < count; ++i) std::fill_n(rows + i * stride, width, 0.0);
-}
-
 }  // namespace
 
 void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
@@ -39,9 +35,8 @@ SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, c
     : kernels_(kernels),
       tokens_(tokens),
       targets_(targets),
-      tokens_at_once_(std::max<std::int64_t>(1, group_tokens / (tokens.width() * group_samples))),
-      rows_(tokens_at_once_ * tokens.width() * group_samples),
-      target_rows_(targets != nullptr ? tokens_at_once_ * targets->width() * group_samples : 0) {}
+      tokens_at_once_(chunk_tokens(tokens.width(), 0)),
+      scratch_(sequence_scratch(tokens.width(), targets != nullptr ? targets->width() : 0)) {}
 
 void SequenceGroup::select(std::int64_t first, std::int64_t count) {
   first_ = first;
@@ -56,39 +51,28 @@ void SequenceGroup::select(std::int64_t first, std::int64_t count) {
 }
 
 SequenceGroup::Tokens SequenceGroup::tokens_from(std::int64_t t) {
+  if (rows_.data() == nullptr) rows_ = Buffer(tokens_at_once_ * tokens_.width() * group_samples);
   const std::int64_t last = std::min(t + tokens_at_once_, longest_);
   gather(kernels_, tokens_.scalar(), sequences_, t, last, tokens_.width(), rows_.data(), width());
   return {rows_.data(), t, last};
 }
 
 void SequenceGroup::second_moments(double* s, std::int64_t stride) {
-  const std::int64_t d = tokens_.width();
-  clear_rows(s, pair_count(d), stride, width());
-  for (std::int64_t t = 0; t < longest_; t += tokens_at_once_) {
-    const Tokens held = tokens_from(t);
-    kernels_.second_moment(held.rows, held.last - held.first, d, width(), s, stride);
-  }
-  for (std::int64_t i = 0; i < count(); ++i) require_finite_diagonal(s, stride, d, i);
+  const SequenceColumns columns{sequences_.data(), nullptr,         tokens_.scalar(), tokens_.scalar(),
+                                count(),           tokens_.width(), 0};
+  kernels_.sequence_moments(columns, width(), scratch_.data(), s, nullptr, nullptr, stride);
+  require_finite(s, stride);
 }
 
 void SequenceGroup::moments_with_targets(double* s, double* maps, double* energy, std::int64_t stride) {
-  const std::int64_t d = tokens_.width(), d_out = targets_->width();
-  clear_rows(s, pair_count(d), stride, width());
-  clear_rows(maps, d_out * d, stride, width());
-  clear_rows(energy, d_out, stride, width());
-  for (std::int64_t t = 0; t < longest_; t += tokens_at_once_) {
-    const Tokens held = tokens_from(t);
-    const std::int64_t length = held.last - held.first;
-    gather(kernels_, targets_->scalar(), target_sequences_, held.first, held.last, d_out, target_rows_.data(), width());
-    kernels_.second_moment(held.rows, length, d, width(), s, stride);
-    kernels_.cross_moment(target_rows_.data(), held.rows, length, d_out, d, width(), maps, stride);
-    for (std::int64_t row = 0; row < length * d_out; ++row) {
-      const double* y = target_rows_.data() + row * width();
-      double* total = energy + row % d_out * stride;
-      for (std::int64_t i = 0; i < width(); ++i) total[i] += y[i] * y[i];
-    }
-  }
-  for (std::int64_t i = 0; i < count(); ++i) require_finite_diagonal(s, stride, d, i);
+  const SequenceColumns columns{sequences_.data(), target_sequences_.data(), tokens_.scalar(), targets_->scalar(),
+                                count(),           tokens_.width(),          targets_->width()};
+  kernels_.sequence_moments(columns, width(), scratch_.data(), s, maps, energy, stride);
+  require_finite(s, stride);
+}
+
+void SequenceGroup::require_finite(const double* s, std::int64_t stride) const {
+  for (std::int64_t i = 0; i < count(); ++i) require_finite_diagonal(s, stride, tokens_.width(), i);
 }
 
 void SequenceGroup::last_tokens(double* z, std::int64_t stride) {

@@ -28,7 +28,7 @@ void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t 
 void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
                  double* out, std::int64_t stride);
 
-// Up to group_samples sequences of a batch. Holds scratch memory: one per thread.
+// Some sequences of a batch. Holds scratch memory: one per thread.
 class SequenceGroup {
  public:
   // Targets, if any, have a row for every token.
@@ -47,7 +47,7 @@ class SequenceGroup {
   // z (d rows of `stride`) = the last token of each sequence.
   void last_tokens(double* z, std::int64_t stride);
 
-  // Token t, t + 1, .. of each sequence, d rows of width() each, as many as are held at once; valid until the next call.
+  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at once; valid until the next call.
   // Zero past the end of a sequence.
   struct Tokens {
     const double* rows;
@@ -62,12 +62,14 @@ class SequenceGroup {
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
 
  private:
+  void require_finite(const double* s, std::int64_t stride) const;
+
   const Kernels& kernels_;
   const TokenBatch& tokens_;
   const TokenBatch* targets_;
   std::int64_t tokens_at_once_, first_ = 0, longest_ = 0;
   std::vector<Sequence> sequences_, target_sequences_, last_rows_;
-  Buffer rows_, target_rows_;
+  Buffer scratch_, rows_;
 };
 
 }  // namespace linattn

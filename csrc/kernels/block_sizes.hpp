@@ -5,8 +5,10 @@
 //   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (8 to 12 KiB) stays in a
 //                   32 KiB L1 cache while panels of A pass by; rounding grows with block_samples + N / block_samples.
 //   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB, within a 256 KiB L2.
-//   group_samples   sequences whose tokens are turned into rows of samples together.
-//   group_tokens    token rows of a group held at once, in doubles: 64 KiB, so that they are still in L2 when used.
+//   block_stride    doubles from one row of a block to the next: one cache line more than block_samples, because rows a
+//                   power of two apart would share a few sets of the cache.
+//   group_samples   sequences that are evaluated together.
+//   chunk_numbers   coordinates of tokens turned into vectors at a time: 512 x 4 or 8 lanes = 16 or 32 KiB, within L1.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,20 @@ namespace linattn {
 
 constexpr std::int64_t block_samples = 256;
 constexpr std::int64_t task_rows = 48;
+constexpr std::int64_t block_stride = block_samples + 8;
 constexpr std::int64_t group_samples = 32;
-constexpr std::int64_t group_tokens = 8192;
+constexpr std::int64_t chunk_numbers = 512;
+
+// Tokens (with their targets) turned into vectors at a time.
+static inline std::int64_t chunk_tokens(std::int64_t d, std::int64_t d_out) {
+  const std::int64_t largest = d > d_out ? d : d_out;
+  return largest < chunk_numbers ? chunk_numbers / largest : 1;
+}
+
+// Doubles that sequence_moments works in: a chunk, and the sums of one vector of sequences.
+static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) {
+  constexpr std::int64_t widest = 8;  // lanes
+  return widest * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
+}
 
 }  // namespace linattn

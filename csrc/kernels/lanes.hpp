@@ -33,6 +33,15 @@ inline Vector<T>* vectors(T* row) {
   return reinterpret_cast<Vector<T>*>(row);
 }
 
+// Sums that are to live in registers. The loop that follows must run at least once, or the compiler keeps them in
+// memory; hence the do-while loops.
+template <int M, int N, typename V>
+inline void clear(V (&sums)[M][N]) {
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) sums[i][j] = V{};
+  }
+}
+
 inline Lanes load(const double* source) { return *reinterpret_cast<const UnalignedLanes*>(source); }
 inline Lanes load(const float* source) {
   return __builtin_convertvector(*reinterpret_cast<const UnalignedFloats*>(source), Lanes);

@@ -3,15 +3,17 @@
 // M rows of the matrix against V vectors of samples; each matrix entry is broadcast once for V vectors.
 template <int M, int V>
 void apply_tile(const double* matrix, std::int64_t columns, const double* in, std::int64_t width, double* out) {
-  Lanes sums[M][V] = {};
-  for (std::int64_t j = 0; j < columns; ++j) {
+  Lanes sums[M][V];
+  clear(sums);
+  std::int64_t j = 0;
+  do {
     Lanes x[V];
     for (int v = 0; v < V; ++v) x[v] = vectors(in + j * width)[v];
     for (int i = 0; i < M; ++i) {
       const double entry = matrix[i * columns + j];
       for (int v = 0; v < V; ++v) sums[i][v] += entry * x[v];
     }
-  }
+  } while (++j < columns);
   for (int i = 0; i < M; ++i) {
     for (int v = 0; v < V; ++v) vectors(out + i * width)[v] = sums[i][v];
   }
@@ -27,6 +29,10 @@ void apply_columns(const double* matrix, std::int64_t rows, std::int64_t columns
 
 inline void apply(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
                   double* out) {
+  if (columns == 0) {  // no heads
+    for (std::int64_t i = 0; i < rows * width; ++i) out[i] = 0.0;
+    return;
+  }
   std::int64_t lane = 0;
   for (; lane + 4 * lanes <= width; lane += 4 * lanes) {
     apply_columns<4>(matrix, rows, columns, in + lane, width, out + lane);

@@ -60,8 +60,9 @@ inline void add_sums(const Lanes* v, const double* scale, double* c) {
 template <typename T, int M, int N>
 void product_tile(const Vector<T>* __restrict a, const Vector<T>* __restrict b, std::int64_t length,
                   const double* row_scale, const double* column_scale, double* const* c, std::int64_t column) {
-  Vector<T> sums[M][N] = {};
-  for (std::int64_t v = 0; v < length; ++v) {
+  Vector<T> sums[M][N];
+  clear(sums);
+  do {
     Vector<T> left[M];
     for (int i = 0; i < M; ++i) left[i] = a[i];
     for (int j = 0; j < N; ++j) {
@@ -70,7 +71,7 @@ void product_tile(const Vector<T>* __restrict a, const Vector<T>* __restrict b, 
     }
     a += M;
     b += N;
-  }
+  } while (--length > 0);
   for (int i = 0; i < M; ++i) {
     Lanes folded[N];
     for (int j = 0; j < N; ++j) folded[j] = fold(sums[i][j]);

@@ -5,17 +5,20 @@
 template <int M, int N, bool Triangular>
 void moment_tile(const double* x, const double* y, std::int64_t length, std::int64_t x_size, std::int64_t y_size,
                  std::int64_t width, std::int64_t j, std::int64_t k, double* out, std::int64_t stride) {
-  Lanes sums[M][N] = {};
-  for (std::int64_t t = 0; t < length; ++t) {
-    const double* left_token = x + (t * x_size + j) * width;
-    const double* right_token = y + (t * y_size + k) * width;
+  const double* left_token = x + j * width;
+  const double* right_token = y + k * width;
+  Lanes sums[M][N];
+  clear(sums);
+  do {
     Lanes left[M];
     for (int a = 0; a < M; ++a) left[a] = *vectors(left_token + a * width);
     for (int b = 0; b < N; ++b) {
       const Lanes right = *vectors(right_token + b * width);
       for (int a = 0; a < M; ++a) sums[a][b] += left[a] * right;
     }
-  }
+    left_token += x_size * width;
+    right_token += y_size * width;
+  } while (--length > 0);
   for (int a = 0; a < M; ++a) {
     for (int b = 0; b < N; ++b) {
       if (Triangular && k + b < j + a) continue;
@@ -56,9 +59,52 @@ inline void second_moment(const double* tokens, std::int64_t length, std::int64_
   moment<true>(tokens, tokens, length, d, d, width, s, stride);
 }
 
-inline void cross_moment(const double* targets, const double* tokens, std::int64_t length, std::int64_t d_out,
-                         std::int64_t d, std::int64_t width, double* out, std::int64_t stride) {
-  moment<false>(targets, tokens, length, d_out, d, width, out, stride);
+inline void gather_chunk(const Sequence* sequences, Scalar scalar, std::int64_t count, std::int64_t first,
+                         std::int64_t last, std::int64_t d, double* out) {
+  if (scalar == Scalar::float32) {
+    gather<float>(sequences, count, first, last, d, lanes, out, lanes);
+  } else {
+    gather<double>(sequences, count, first, last, d, lanes, out, lanes);
+  }
+}
+
+inline void copy_out(const double* sums, std::int64_t rows, double* out, std::int64_t stride) {
+  for (std::int64_t row = 0; row < rows; ++row) *vectors(out + row * stride) = vectors(sums)[row];
+}
+
+// One vector of sequences at a time, a chunk of tokens at a time: tokens and sums stay in the L1 cache.
+inline void sequence_moments(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
+                             double* energy, std::int64_t stride) {
+  const std::int64_t d = in.d, d_out = in.d_out, chunk = chunk_tokens(d, d_out), pairs = pair_count(d);
+  double* const z = scratch;
+  double* const y = z + chunk * d * lanes;
+  double* const s_sums = y + chunk * d_out * lanes;
+  double* const map_sums = s_sums + pairs * lanes;
+  double* const energy_sums = map_sums + d_out * d * lanes;
+  for (std::int64_t lane = 0; lane < width; lane += lanes) {
+    const std::int64_t count = lane < in.count ? least(lanes, in.count - lane) : 0;
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (in.tokens[lane + i].length > longest) longest = in.tokens[lane + i].length;
+    }
+    for (std::int64_t i = 0; i < (pairs + d_out * d + d_out) * lanes; ++i) s_sums[i] = 0.0;
+    for (std::int64_t t = 0; t < longest; t += chunk) {
+      const std::int64_t last = least(t + chunk, longest);
+      gather_chunk(in.tokens + lane, in.token_scalar, count, t, last, d, z);
+      second_moment(z, last - t, d, lanes, s_sums, lanes);
+      if (d_out == 0) continue;
+      gather_chunk(in.targets + lane, in.target_scalar, count, t, last, d_out, y);
+      moment<false>(y, z, last - t, d_out, d, lanes, map_sums, lanes);
+      for (std::int64_t i = 0; i < (last - t) * d_out; ++i) {
+        vectors(energy_sums)[i % d_out] += vectors(y)[i] * vectors(y)[i];
+      }
+    }
+    copy_out(s_sums, pairs, s + lane, stride);
+    if (d_out > 0) {
+      copy_out(map_sums, d_out * d, maps + lane, stride);
+      copy_out(energy_sums, d_out, energy + lane, stride);
+    }
+  }
 }
 
 // Rows k .. k + N of the pairs (j, .): N running sums side by side hide the latency of each addition.

@@ -3,13 +3,17 @@
 With Lambda = mean h h' the second moment of the cubic features (p x p), every best-fitting layer
 computes the same function on every input exactly when lambda_min(Lambda) > 0.
 
-What is decided here rests on a factorisation of the equilibrated second moment A = D Lambda D (see
-:mod:`linattn_fast.solve`) and a stated rounding margin:
+What is decided here rests on a factorisation of the equilibrated second moment A = D Lambda D and
+a stated rounding level and margin (see :mod:`linattn_fast.solve`):
 
-    "identifiable"      A was factorised and its smallest eigenvalue is above 10 p eps lambda_max(A)
+    "identifiable"      A was factorised and its smallest eigenvalue, relative to the largest, is
+                        above the margin
     "not identifiable"  fewer samples than features, a feature that is always zero, or a smallest
-                        eigenvalue of at most p eps lambda_max(A), which rounding alone explains
+                        eigenvalue at the rounding level, which rounding alone explains
     "undecided"         anything between
+
+With the data at hand, what the Gram leaves open is decided by the singular values of the features
+themselves (:mod:`linattn_fast.orthogonal`), which see twice as many digits.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .features import feature_count
-from .memory import estimate_memory, in_words, require_memory
+from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments, require_all_features
-from .solve import EPS, MARGIN, Factorisation, factorise
-from .tokens import Floats, Positions, as_positions, as_tokens, as_weights
+from .orthogonal import solve_on_data
+from .solve import Factorisation, factorise, try_cholesky
+from .tokens import Floats, Positions, Tokens, as_positions, as_tokens, as_weights
 
 Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
 
@@ -48,14 +53,14 @@ class Certificate:
     condition: float
     """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
     rank: int
-    """Numerical rank of Lambda: eigenvalues of A above 10 p eps lambda_max(A). With fewer samples
-    than features, their number, which is the most it can be."""
+    """Numerical rank of Lambda: eigenvalues of A above the margin. With fewer samples than
+    features, their number, which is the most it can be."""
     dimension: int
     """Number of features, p."""
     n_samples: int
     evidence: str
     """What the verdict rests on, in words and numbers."""
-    spectrum: Floats | None = field(default=None, repr=False)
+    spectrum: Floats | None = field(default=None, repr=False, compare=False)
     """All eigenvalues of Lambda, ascending, when they were asked for."""
 
     def __str__(self) -> str:
@@ -99,26 +104,26 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
 
 def _judge(factor: Factorisation, p: int, zeros: int) -> tuple[Verdict, str]:
     """Apply the three rules at the top of this file."""
-    level = p * EPS
     if zeros:
         return "not identifiable", (
-            f"{zeros} of {p} features are zero in every sample, so that other layers fit as well"
+            f"{zeros} of {p} features are zero in every sample (or underflow), "
+            "so that other layers fit as well"
         )
+    ratio, level, margin = factor.smallest, factor.level, factor.margin
+    what = "smallest over largest eigenvalue of the equilibrated second moment"
     if factor.name == "cholesky":
-        return "identifiable", (
-            f"the equilibrated second moment has a Cholesky factorisation and a reciprocal "
-            f"condition of {factor.smallest:.2g}, above the rounding margin {MARGIN * level:.2g}"
-        )
-    found = f"smallest over largest eigenvalue, equilibrated: {factor.smallest:.2g}"
-    if factor.smallest > MARGIN * level:
-        return "identifiable", f"{found}, above the rounding margin {MARGIN * level:.2g}"
-    if factor.smallest <= level:
+        what = "the equilibrated second moment has a Cholesky factorisation; reciprocal condition"
+    if factor.name == "qr":
+        ratio, level, margin = (float(np.sqrt(max(x, 0.0))) for x in (ratio, level, margin))
+        what = "smallest over largest singular value of the equilibrated features"
+    found = f"{what}: {ratio:.2g}"
+    if ratio > margin:
+        return "identifiable", f"{found}, above the rounding margin {margin:.2g}"
+    if ratio <= level:
         return "not identifiable", (
             f"numerical rank {factor.rank} of {p}; {found}, at the rounding level {level:.2g}"
         )
-    return "undecided", (
-        f"{found}, between the rounding level {level:.2g} and the margin {MARGIN * level:.2g}"
-    )
+    return "undecided", f"{found}, between the rounding level {level:.2g} and margin {margin:.2g}"
 
 
 def certificate_by_counting(n_samples: int, p: int) -> Certificate:
@@ -160,7 +165,7 @@ def certificate_from(
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
     if factor is None:
-        factor = factorise(moments.second_moment).factorisation
+        factor = factorise(moments.second_moment, steps=moments.rounding_steps).factorisation
     verdict, evidence = _judge(factor, p, int((moments.gram_diagonal() == 0).sum()))
     full = factor.rank == p
     smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
@@ -211,6 +216,7 @@ def certify(
     >>> la.certify(Z[:17]).verdict  # 17 samples, 18 features
     'not identifiable'
     """
+    memory_limit = as_memory_limit(memory_limit)
     if isinstance(Z, Moments):
         if offsets is not None or sample_weight is not None:
             raise ValueError("offsets, sample_weight: moments carry their own data; give Z alone")
@@ -223,8 +229,30 @@ def certify(
         moments = Moments(tokens.d, 0, positions=positions, backend=backend)
         require_certificate_memory(moments.d, tokens.n_samples(positions), memory_limit)
         moments.add_checked(tokens, None, weights, None)
+        return certificate_from(
+            moments, certifying_factor(moments, tokens, weights, memory_limit), spectrum=spectrum
+        )
     require_certificate_memory(moments.d, moments.n_samples, memory_limit)
     return certificate_from(moments, spectrum=spectrum)
+
+
+def certifying_factor(
+    moments: Moments, tokens: Tokens, weights: Floats | None, memory_limit: int | None
+) -> Factorisation | None:
+    """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
+    if moments.n_samples < moments.dimension:
+        return None
+    factor = try_cholesky(moments.second_moment(), moments.rounding_steps)
+    if not isinstance(factor, str):
+        return factor
+    require_memory(
+        estimate_memory(moments.d, 0)["qr"],
+        f"certify: {factor}; deciding it from the features of d = {moments.d}",
+        memory_limit,
+    )
+    diagonal = moments.gram_diagonal() / moments.required_weight()
+    nothing = np.zeros((moments.n_samples, 0))
+    return solve_on_data(tokens, nothing, weights, moments.positions, 0.0, diagonal)[1]
 
 
 def require_certificate_memory(d: int, n_samples: int, memory_limit: int | None) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import svd
 
 from .features import samples_of
 from .refine import Solution, refine
-from .solve import Choice, factorise
+from .solve import EPS, MARGIN, try_cholesky
 from .tokens import Floats, Positions, Tokens, non_finite_error
 
 
@@ -63,19 +64,63 @@ class Kernel:
         maps = coefficients.reshape(-1, q, d)
         return np.stack([((self.s @ one) * self.z).sum(axis=1) for one in maps], axis=1)
 
+    def features(self) -> Floats:
+        """sqrt(w_i) h_i, (N, p)."""
+        weighted = self.root[:, None] * self.s
+        return (weighted[:, :, None] * self.z[:, None, :]).reshape(len(self.s), -1)
 
-def solve_dual(kernel: Kernel, y: Floats, alpha: float) -> tuple[Solution, Choice]:
-    """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples."""
+
+@dataclass(frozen=True)
+class DualSolution:
+    """A solution, and how it was found."""
+
+    solution: Solution
+    condition: float
+    reason: str
+
+
+def solve_dual(kernel: Kernel, y: Floats, alpha: float) -> DualSolution:
+    """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
+
+    A kernel too ill-conditioned for Cholesky has lost small singular values of the features, so
+    then the features themselves, at most as large as the Gram would be, are decomposed.
+    """
     total = float((kernel.root**2).sum())
     ridge = alpha * total
-    choice = factorise(lambda: kernel.matrix(ridge), scaled=False)
+    factor = try_cholesky(kernel.matrix(ridge), kernel.s.shape[1])
+    if isinstance(factor, str):
+        C, condition = _by_svd(kernel.features(), kernel.root[:, None] * y, ridge)
+        solution = Solution(C, (), _mean_squared_error(kernel, C, y))
+        why = factor.replace("Gram", "kernel")
+        return DualSolution(solution, condition, f"{why}, so the features were decomposed")
     root = kernel.root[:, None]
 
     def correction(x: Floats) -> Floats:
         residual = root * (y - kernel.outputs(kernel.coefficients(x))) - ridge * x
-        return choice.factorisation.solve(residual)
+        return factor.solve(residual)
 
-    x, steps = refine(choice.factorisation.solve(root * y), correction)
-    coefficients = kernel.coefficients(x)
-    errors = kernel.root**2 * ((y - kernel.outputs(coefficients)) ** 2).sum(axis=1)
-    return Solution(coefficients, steps, float(errors.sum()) / total), choice
+    x, steps = refine(factor.solve(root * y), correction)
+    C = kernel.coefficients(x)
+    solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
+    return DualSolution(solution, factor.condition, "Cholesky factorisation of the kernel")
+
+
+def _mean_squared_error(kernel: Kernel, coefficients: Floats, y: Floats) -> float:
+    weights = kernel.root**2
+    errors = ((y - kernel.outputs(coefficients)) ** 2).sum(axis=1)
+    return float(weights @ errors / weights.sum())
+
+
+def _by_svd(features: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
+    """Ridge or least-norm solution from H = U diag(sigma) V', and the condition number squared.
+
+    Singular values up to 10 max(N, p) eps sigma_max count as zero.
+    """
+    U, sigma, Vt = svd(features, full_matrices=False, check_finite=False)
+    kept = sigma > MARGIN * max(features.shape) * EPS * sigma[0]
+    if not kept.any():
+        return np.zeros((y.shape[1], features.shape[1])), float("inf")
+    U, sigma, Vt = U[:, kept], sigma[kept], Vt[kept]
+    filtered = (sigma / (sigma**2 + ridge))[:, None] * (U.T @ y)
+    condition = (sigma[0] ** 2 + ridge) / (sigma[-1] ** 2 + ridge)
+    return np.asarray((Vt.T @ filtered).T), float(condition)

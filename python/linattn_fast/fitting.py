@@ -9,6 +9,8 @@ Among equal minimisers the one of least ||C||_F is returned.
 
 from __future__ import annotations
 
+import numbers
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,16 +20,22 @@ from typing import Literal
 import numpy as np
 
 from .backend import Precision, get_backend
-from .certificate import Certificate, certificate_by_counting, certificate_from
+from .certificate import (
+    Certificate,
+    certificate_by_counting,
+    certificate_from,
+    certifying_factor,
+)
 from .dual import Kernel, solve_dual
 from .features import feature_count
 from .heads import recover_heads
-from .memory import estimate_memory, require_memory
+from .memory import as_memory_limit, estimate_memory, require_memory
 from .moments import Moments, as_precision, require_all_features
+from .orthogonal import solve_on_data
 from .progress import Bar
 from .refine import Solution, refine
 from .result import Fit, FitInfo
-from .solve import SOLVERS, Choice, Solver, factorise
+from .solve import SOLVERS, Choice, Solver, factorise, try_cholesky
 from .tokens import Floats, Positions, Tokens, as_positions, as_targets, as_tokens, as_weights
 
 
@@ -43,24 +51,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         alpha = self.alpha
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number):
-            raise TypeError(f"alpha: a number is needed, got {type(alpha).__name__}")
-        if not (np.isfinite(alpha) and alpha >= 0):
+        if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real):
+            raise TypeError(f"alpha: a real number is needed, got {type(alpha).__name__}")
+        if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
-        if self.heads not in ("svd", None):
+        if self.heads is not None and not (isinstance(self.heads, str) and self.heads == "svd"):
             raise ValueError(f"heads: must be 'svd' or None, got {self.heads!r}")
-        if self.solver not in SOLVERS:
+        if not isinstance(self.solver, str) or self.solver not in SOLVERS:
             raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
-        limit = self.memory_limit
-        if limit is not None and not (isinstance(limit, int) and limit > 0):
-            raise ValueError(f"memory_limit: a positive number of bytes is needed, got {limit!r}")
+        as_memory_limit(self.memory_limit)
 
     def require_memory(self, d: int, d_out: int, positions: Positions, n_samples: int) -> None:
         """Raise MemoryError when the solver that will run first needs too much."""
         estimate = estimate_memory(d, d_out, positions=positions, n_samples=n_samples)
         name = "cholesky" if self.solver == "auto" else self.solver
         what = f"fit: d = {d} ({feature_count(d)} features), solver {name!r},"
-        require_memory(estimate[name], what, self.memory_limit)
+        require_memory(estimate[name], what, as_memory_limit(self.memory_limit))
 
 
 class Stages(dict[str, float]):
@@ -118,8 +124,36 @@ def _normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
 
 def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
     """C (d_out, p) from the normal equations (Lambda + alpha I) C' = mean w h y'."""
-    choice = factorise(_normal_matrix(moments, settings.alpha), settings.solver)
+    form = _normal_matrix(moments, float(settings.alpha))
+    choice = factorise(form, settings.solver, steps=moments.rounding_steps)
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
+
+
+def _solve_with_data(
+    moments: Moments, problem: Problem, settings: Settings
+) -> tuple[Floats, Choice]:
+    """The same, but what the Gram cannot resolve is taken from the features themselves."""
+    alpha, reason = float(settings.alpha), "asked for"
+    start = time.perf_counter()
+    if settings.solver == "auto":
+        factor = try_cholesky(_normal_matrix(moments, alpha)(), moments.rounding_steps)
+        if not isinstance(factor, str):
+            choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
+            return factor.solve(moments.cross() / moments.required_weight()).T, choice
+        replace(settings, solver="qr").require_memory(
+            moments.d, moments.d_out, moments.positions, moments.n_samples
+        )
+        reason = f"{factor}, so the features were reduced by orthogonal transformations"
+    elif settings.solver != "qr":
+        return _solve_primal(moments, settings)
+    diagonal = moments.gram_diagonal() / moments.required_weight() + alpha
+    y = problem.targets.rows().astype(np.float64)
+    coefficients, spectral = solve_on_data(
+        problem.tokens, y, problem.weights, problem.positions, alpha, diagonal
+    )
+    if spectral.rank < moments.dimension:
+        reason += f"; rank {spectral.rank} of {moments.dimension}, least norm"
+    return coefficients, Choice(spectral, reason, time.perf_counter() - start)
 
 
 def _refine_on_data(
@@ -149,7 +183,8 @@ def _refine_on_data(
 
 def _result(
     solution: Solution,
-    choice: Choice,
+    reason: str,
+    condition: float,
     solver: str,
     certificate: Certificate | None,
     settings: Settings,
@@ -171,8 +206,8 @@ def _result(
     estimate = estimate_memory(d, len(coefficients), positions=positions, n_samples=n_samples)
     info = FitInfo(
         solver=solver,
-        reason=choice.reason,
-        condition=choice.factorisation.condition,
+        reason=reason,
+        condition=condition,
         mean_squared_error=solution.mean_squared_error,
         mean_squared_target=mean_squared_target,
         refinements=solution.refinements,
@@ -196,8 +231,10 @@ def fit_moments(
 ) -> Fit:
     """Fit from moments alone: :meth:`Moments.fit`."""
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    if settings.solver == "dual":
-        raise ValueError("solver: 'dual' needs the data; moments have 'cholesky' and 'eigh'")
+    if settings.solver in ("dual", "qr"):
+        raise ValueError(
+            f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
+        )
     if moments.d_out == 0:
         raise ValueError(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
@@ -211,7 +248,8 @@ def fit_moments(
         solution = Solution(coefficients, (), moments.loss(coefficients))
     return _result(
         solution,
-        choice,
+        choice.reason,
+        choice.factorisation.condition,
         choice.factorisation.name,
         _certificate(moments, choice, settings, stages),
         settings,
@@ -225,13 +263,23 @@ def fit_moments(
 
 
 def _certificate(
-    moments: Moments, choice: Choice, settings: Settings, stages: Stages
+    moments: Moments,
+    choice: Choice,
+    settings: Settings,
+    stages: Stages,
+    problem: Problem | None = None,
 ) -> Certificate | None:
     """Certificate from the factorisation at hand, when it is one of Lambda itself."""
     if not settings.certify:
         return None
     with stages.timed("certify"):
-        return certificate_from(moments, choice.factorisation if settings.alpha == 0 else None)
+        if settings.alpha == 0:
+            return certificate_from(moments, choice.factorisation)
+        if problem is None:
+            return certificate_from(moments)
+        limit = as_memory_limit(settings.memory_limit)
+        factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+        return certificate_from(moments, factor)
 
 
 def fit(
@@ -279,8 +327,9 @@ def fit(
         "svd" recovers heads from C (see :func:`recover_heads`), None does not.
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
-        (least norm, for singular problems), or "auto": the dual where the samples are fewer, else
-        Cholesky where that is safe. ``fit.info`` says which ran and why.
+        (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
+        ill-conditioned and singular problems), or "auto": the dual where the samples are fewer,
+        else Cholesky where that is safe, else "qr". ``fit.info`` says which ran and why.
     backend
         "cpu", "numpy" or "auto".
     precision
@@ -330,14 +379,15 @@ def fit(
     with stages.timed("moments"):
         moments = problem.moments(progress)
     with stages.timed("solve"):
-        coefficients, choice = _solve_primal(moments, settings)
+        coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
-        solution = _refine_on_data(coefficients, choice, settings.alpha, moments, problem)
+        solution = _refine_on_data(coefficients, choice, float(alpha), moments, problem)
     return _result(
         solution,
-        choice,
+        choice.reason,
+        choice.factorisation.condition,
         choice.factorisation.name,
-        _certificate(moments, choice, settings, stages),
+        _certificate(moments, choice, settings, stages, problem),
         settings,
         stages,
         d=tokens.d,
@@ -363,20 +413,23 @@ def _fit_dual(
         kernel.require_finite(problem.tokens)
     y = problem.targets.rows().astype(np.float64)
     with stages.timed("solve"):
-        solution, choice = solve_dual(kernel, y, settings.alpha)
+        dual = solve_dual(kernel, y, float(settings.alpha))
     why = "asked for" if asked else f"{n} samples are fewer than the {p} features"
-    choice = replace(choice, reason=f"{why}; {choice.factorisation.name}, {choice.reason}")
     certificate = None
     if settings.certify:
         with stages.timed("certify"):
             if n < p:
                 certificate = certificate_by_counting(n, p)
             else:
-                certificate = certificate_from(problem.moments(progress))
+                moments = problem.moments(progress)
+                limit = as_memory_limit(settings.memory_limit)
+                factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+                certificate = certificate_from(moments, factor)
     weights = kernel.root**2
     return _result(
-        solution,
-        choice,
+        dual.solution,
+        f"{why}; {dual.reason}",
+        dual.condition,
         "dual",
         certificate,
         settings,

@@ -18,15 +18,17 @@ from scipy.linalg import svd
 
 from .backend import get_backend
 from .features import feature_count, pair_table
-from .memory import as_size
+from .memory import as_size, require_memory
 from .tokens import Floats, Positions, as_positions, as_tokens, non_finite_error
 
 
 def as_matrix(value: object, name: str, ndim: int) -> Floats:
     """Check a real, finite array of given dimension, as contiguous float64."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: masked arrays are not supported; fill the masked entries")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # the object's own conversion may raise anything
         raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
@@ -36,6 +38,13 @@ def as_matrix(value: object, name: str, ndim: int) -> Floats:
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: must be finite")
     return array
+
+
+def _is_one_sequence(value: object) -> bool:
+    try:
+        return np.ndim(value) == 2  # type: ignore[arg-type]  # anything array-like
+    except ValueError:  # sequences of different lengths
+        return False
 
 
 class Heads:
@@ -101,6 +110,10 @@ class Heads:
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
         """Yield (V_h, Q_h)."""
         return zip(self.V, self.Q, strict=True)
+
+    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats]]:
+        """Pickle by value, so that copies are checked and read-only as well."""
+        return Heads, (self.V, self.Q)
 
     def __repr__(self) -> str:
         return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
@@ -188,13 +201,15 @@ class Heads:
         steps = as_size(steps, "steps", least=0)
         if round is not None and as_size(round, "round", least=0) > 15:
             raise ValueError(f"round: at most 15 decimals are possible, got {round}")
-        single = isinstance(Z0, np.ndarray) and Z0.ndim == 2
+        single = _is_one_sequence(Z0)
         tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
         if len(set(tokens.lengths.tolist())) > 1:
             raise ValueError("Z0: prompts of one length are needed, got several lengths")
         prompts = np.stack([z.astype(np.float64) for z in tokens])
         if not np.isfinite(prompts).all():
             raise non_finite_error(tokens, name="Z0")
+        needed = 8 * len(prompts) * (prompts.shape[1] + steps) * self.d
+        require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
         Z = get_backend(backend).generate(self.V, self.Q, prompts, steps, round)
         return Z[0] if single else Z
 
@@ -235,7 +250,7 @@ def recover_heads(
         raise ValueError(
             f"coefficients: shape (d_out, {feature_count(d)}) is needed for d = {d}, got {C.shape}"
         )
-    if method != "svd":
+    if not isinstance(method, str) or method != "svd":
         raise ValueError(f"method: must be 'svd', got {method!r}")
     d_out = len(C)
     halves = np.where(np.eye(d, dtype=bool), 1.0, 0.5)
@@ -243,8 +258,8 @@ def recover_heads(
     left, sigma, right = svd(W.reshape(d_out * d, d * d), full_matrices=False, check_finite=False)
     if tol is None:
         tol = max(W.shape[0] * d, d * d) * float(np.finfo(np.float64).eps)
-    elif not (np.isreal(tol) and 0 <= tol < 1):
-        raise ValueError(f"tol: must be at least 0 and below 1, got {tol!r}")
+    elif not isinstance(tol, int | float | np.number) or not 0 <= float(tol) < 1:
+        raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
     count = max(1, int((sigma > tol * sigma[0]).sum()))
     if max_heads is not None:
         count = min(count, as_size(max_heads, "max_heads"))

@@ -47,8 +47,8 @@ def estimate_memory(
     Returns
     -------
     dict
-        ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"`` and
-        ``"eigh"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
+        ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"``, ``"eigh"``
+        and ``"qr"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
         given: a fit from the kernel of the samples.
 
     Examples
@@ -63,15 +63,27 @@ def estimate_memory(
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
         "moments": 2 * moments,
-        "cholesky": max(2 * moments, moments + dense + 4 * vectors),
+        # A second matrix when a ridge makes the certificate need a factorisation of its own
+        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors),
         # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
         "eigh": max(2 * moments, moments + 5 * dense + 4 * vectors),
+        # A batch of 2 p rows beside the triangle and their copy, or the triangle's SVD
+        "qr": max(2 * moments, moments + 8 * dense + 4 * vectors),
     }
     if n_samples is not None:
         n = as_size(n_samples, "n_samples")
         # The kernel and the product it is formed from; s, z and their copies; the answer.
         estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
     return estimate
+
+
+def as_memory_limit(memory_limit: object) -> int | None:
+    """Check a number of bytes, or None."""
+    if memory_limit is None:
+        return None
+    if isinstance(memory_limit, bool):
+        raise TypeError("memory_limit: a number of bytes is needed, got bool")
+    return as_size(memory_limit, "memory_limit")
 
 
 def in_words(size: int) -> str:

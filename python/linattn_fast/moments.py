@@ -10,6 +10,7 @@ query: the last token of a sequence, or every token.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,22 @@ from .tokens import (
     as_targets,
     as_tokens,
     as_weights,
+    underflow_error,
 )
 
 if TYPE_CHECKING:
     from .result import Fit
 
 _FILE_VERSION = 1
+_SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
+"""A Gram whose largest entry is below this has lost digits to underflow."""
+_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "rounding_steps")
 
 
 def as_precision(precision: object) -> Precision:
     """Check the name of a precision."""
     for known in PRECISIONS:
-        if precision == known:
+        if isinstance(precision, str) and precision == known:
             return known
     raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
@@ -116,7 +121,10 @@ class Moments:
         )
         self.n_samples = 0
         self.total_weight = 0.0
+        self.rounding_steps = 0
+        """Additions in a row that an entry of the sums has gone through, at most."""
         self._sums: BatchMoments | None = None
+        self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------- accumulating
 
@@ -152,7 +160,8 @@ class Moments:
         targets = self._checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
         with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
-            self.add_checked(tokens, targets, weights, report)
+            batch = self._of_batch(tokens, targets, weights, report)
+        self._add(*batch)
         return self
 
     def _checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
@@ -168,23 +177,43 @@ class Moments:
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
     ) -> None:
         """Add a batch whose arguments have been checked."""
-        batch = get_backend(self.backend).moments(
+        self._add(*self._of_batch(tokens, targets, weights, progress))
+
+    def _of_batch(
+        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
+    ) -> tuple[BatchMoments, int, float, int]:
+        """Sums, samples, weight and rounding steps of a batch."""
+        sums = get_backend(self.backend).moments(
             tokens, targets, weights, self.positions, self.precision, progress=progress
         )
-        weight = total_weight(tokens, weights, self.positions)
-        self._add(batch, tokens.n_samples(self.positions), weight)
+        if sums.gram.max(initial=0.0) < _SMALLEST:
+            queries = slice(-1, None) if self.positions == "last" else slice(None)
+            if any(z[queries].any() for z in tokens):
+                raise underflow_error(tokens)
+        samples = tokens.n_samples(self.positions)
+        return sums, samples, total_weight(tokens, weights, self.positions), 256 + samples // 256
 
-    def _add(self, sums: BatchMoments, n_samples: int, weight: float) -> None:
-        if self._sums is None:
+    def _add(self, sums: BatchMoments, n_samples: int, weight: float, steps: int) -> None:
+        with self._lock:
             total = sums
-        else:
-            total = BatchMoments(*(a + b for a, b in zip(self._sums, sums, strict=True)))
-        # Together, so that an interrupt finds the old state or the new one.
-        self._sums, self.n_samples, self.total_weight = (
-            total,
-            self.n_samples + n_samples,
-            self.total_weight + weight,
-        )
+            if self._sums is not None:
+                total = BatchMoments(*(a + b for a, b in zip(self._sums, sums, strict=True)))
+            for array in total:
+                array.setflags(write=False)  # shared by merged moments
+            # Together, so that an interrupt finds the old state or the new one.
+            self._sums, self.n_samples, self.total_weight, self.rounding_steps = (
+                total,
+                self.n_samples + n_samples,
+                self.total_weight + weight,
+                max(self.rounding_steps, steps) + 1,
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def __add__(self, other: object) -> Moments:
         """Merge: the moments of both streams together."""
@@ -205,7 +234,7 @@ class Moments:
         )
         for part in (self, other):
             if part._sums is not None:
-                merged._add(part._sums, part.n_samples, part.total_weight)
+                merged._add(part._sums, part.n_samples, part.total_weight, part.rounding_steps)
         return merged
 
     # ------------------------------------------------------------------------------------ reading
@@ -250,7 +279,9 @@ class Moments:
 
     def second_moment(self) -> Floats:
         """Lambda = gram / W, dense (p, p)."""
-        return self.gram() / self.required_weight()
+        matrix = self.gram()
+        matrix /= self.required_weight()
+        return matrix
 
     def required_weight(self) -> float:
         """Total weight W; raises when nothing has been accumulated."""
@@ -295,13 +326,14 @@ class Moments:
             "precision": self.precision,
             "n_samples": self.n_samples,
             "total_weight": self.total_weight,
+            "rounding_steps": self.rounding_steps,
         }
         storage.write(path, "moments", _FILE_VERSION, meta, self.sums._asdict())
 
     @classmethod
     def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
         """Read a file that :meth:`save` wrote."""
-        meta, arrays = storage.read(path, "moments", _FILE_VERSION, BatchMoments._fields)
+        meta, arrays = storage.read(path, "moments", _FILE_VERSION, BatchMoments._fields, _META)
         moments = cls(
             meta["d"],
             meta["d_out"],
@@ -314,7 +346,12 @@ class Moments:
         if found != expected:
             raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
         if meta["n_samples"] > 0:
-            moments._add(BatchMoments(**arrays), meta["n_samples"], meta["total_weight"])
+            moments._add(
+                BatchMoments(**arrays),
+                meta["n_samples"],
+                meta["total_weight"],
+                meta["rounding_steps"] - 1,
+            )
         return moments
 
     # ------------------------------------------------------------------------------------ solving

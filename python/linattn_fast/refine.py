@@ -27,6 +27,12 @@ class Solution:
     mean_squared_error: float
 
 
+def _norm(x: Floats) -> float:
+    """Frobenius norm without overflow."""
+    largest = float(np.abs(x).max(initial=0.0))
+    return largest * float(np.linalg.norm(x / largest)) if largest > 0 else 0.0
+
+
 def refine(
     solution: Floats, correction: Callable[[Floats], Floats]
 ) -> tuple[Floats, tuple[float, ...]]:
@@ -37,10 +43,10 @@ def refine(
     before, or of the solution at first, shows that there is nothing to gain, and is not taken.
     """
     steps: list[float] = []
-    size = float(np.linalg.norm(solution))
+    size = _norm(solution)
     while size > 0 and len(steps) < _MOST_STEPS:
         change = correction(solution)
-        step = float(np.linalg.norm(change)) / size
+        step = _norm(change) / size
         if not step <= (steps[-1] if steps else 1.0) / 2:
             break
         solution = solution + change

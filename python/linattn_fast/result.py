@@ -22,7 +22,7 @@ class FitInfo:
     """How a fit went."""
 
     solver: str
-    """"cholesky", "eigh" or "dual"."""
+    """"cholesky", "eigh", "dual" or "qr"."""
     reason: str
     """Why that solver ran; a fallback is named here."""
     condition: float
@@ -57,7 +57,7 @@ class FitInfo:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
 
@@ -124,7 +124,8 @@ class Fit:
 def load(path: storage.PathLike) -> Fit:
     """Read a layer that :meth:`Fit.save` wrote."""
     names = ("coefficients", "V", "Q", "spectrum")
-    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names)
+    keys = ("d", "positions", "info", "certificate")
+    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)
     certificate = None
     if meta["certificate"] is not None:
         spectrum = arrays["spectrum"] if arrays["spectrum"].size else None

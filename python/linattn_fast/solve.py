@@ -5,14 +5,18 @@ Everything starts from the equilibrated matrix
     A = D (Lambda + alpha I) D,    D = diag(2^k), so that A has a diagonal in [1/2, 2]
 
 Powers of two round nothing, and A does not see how the tokens are scaled, so what counts as zero in
-A is a matter of rounding and not of units. With p features and machine precision eps:
+A is a matter of rounding and not of units. With p features, machine precision eps and `steps` the
+number of additions that the entries of Lambda have gone through:
 
-    rounding level   p eps lambda_max(A)        what forming and decomposing A may have added
-    margin           10 p eps lambda_max(A)     eigenvalues above it are taken to be real
+    rounding level   (p + steps) eps            what forming and decomposing A may have added,
+                                                relative to its largest eigenvalue
+    margin           10 (p + steps) eps         eigenvalues above it are taken to be real
 
-- ``cholesky``: A = L L', safe when LAPACK's estimate of the reciprocal condition is above 10 p eps.
+- ``cholesky``: A = L L', safe when LAPACK's estimate of the reciprocal condition is above the
+  margin.
 - ``eigh``: A = U diag(w) U'; eigenvalues up to the margin count as zero and the solution of least
-  norm (in the caller's units, not in those of A) is returned.
+  norm (in the caller's units, not in those of A) is returned. Singular values of the features
+  below about sqrt(margin) are lost in a Gram; :mod:`linattn_fast.orthogonal` finds them.
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ from .tokens import Floats
 MatrixMaker: TypeAlias = Callable[[], Floats]
 """Makes a fresh symmetric matrix (p, p) that may be overwritten."""
 
-Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual"]
-SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual")
-"""The first three are here; "dual" is in :mod:`linattn_fast.dual`."""
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr"]
+SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr")
+"""The first three are here; the others in :mod:`linattn_fast.dual` and ``orthogonal``."""
 
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0
@@ -62,6 +66,14 @@ class Factorisation(Protocol):
     def smallest(self) -> float:
         """Smallest eigenvalue of A relative to its largest: a lower estimate, or computed."""
 
+    @property
+    def level(self) -> float:
+        """The rounding level of ``smallest``."""
+
+    @property
+    def margin(self) -> float:
+        """Above it, ``smallest`` is taken to be real."""
+
     def solve(self, b: Floats) -> Floats:
         """Solve for b (p, k): the solution of least norm."""
 
@@ -69,12 +81,17 @@ class Factorisation(Protocol):
         """(Lambda + alpha I) x for x (p,)."""
 
 
-def equilibrate(matrix: Floats) -> Floats:
-    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal."""
-    diagonal = np.diagonal(matrix)
+def power_of_two_scale(diagonal: Floats) -> Floats:
+    """D with D^2 diagonal in [1/2, 2]; 1 where the diagonal is zero."""
     scale = np.ones(len(diagonal))
     positive = diagonal > 0
     scale[positive] = np.exp2(-np.rint(np.log2(diagonal[positive]) / 2))
+    return scale
+
+
+def equilibrate(matrix: Floats) -> Floats:
+    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal."""
+    scale = power_of_two_scale(np.diagonal(matrix))
     matrix *= scale
     matrix *= scale[:, None]
     return scale
@@ -87,7 +104,13 @@ class CholeskyFactor:
     factor: Floats
     scale: Floats
     smallest: float
+    level: float
     name: str = "cholesky"
+
+    @property
+    def margin(self) -> float:
+        """MARGIN times the level."""
+        return MARGIN * self.level
 
     @property
     def rank(self) -> int:
@@ -111,7 +134,7 @@ class CholeskyFactor:
 
 
 @dataclass(frozen=True)
-class EighFactor:
+class SpectralFactor:
     """A = U diag(w) U' over the eigenvalues that count, and an orthonormal basis of Lambda's range.
 
     The range of Lambda = D^-1 A D^-1 is that of R = D^-1 U (p, r). In it lies the shortest solution
@@ -131,7 +154,10 @@ class EighFactor:
     """B, (p, r)."""
     triangle: Floats | None
     """T with its columns in the order of the eigenvalues, inverted: (r, r)."""
+    level: float
+    margin: float
     name: str = "eigh"
+    """"eigh", or "qr" when values and vectors come from the features themselves."""
 
     @property
     def rank(self) -> int:
@@ -155,7 +181,10 @@ class EighFactor:
         if self.rank == 0:
             return np.zeros_like(b)
         weights = self.values[-self.rank :, None]
-        inner = (self.vectors.T @ (self.scale[:, None] * b)) / weights
+        return self.shortest((self.vectors.T @ (self.scale[:, None] * b)) / weights)
+
+    def shortest(self, inner: Floats) -> Floats:
+        """B T'^-1 inner, or of full rank D U inner: the shortest x with U' D^-1 x = inner."""
         if self.basis is None or self.triangle is None:
             return np.asarray(self.scale[:, None] * (self.vectors @ inner))
         return np.asarray(self.basis @ (self.triangle.T @ inner))
@@ -166,33 +195,46 @@ class EighFactor:
         return np.asarray((self.vectors @ y) / self.scale)
 
 
-def try_cholesky(matrix: Floats) -> CholeskyFactor | str:
+def rounding_level(p: int, steps: int = 0) -> float:
+    """What rounding may have added to an eigenvalue of A, relative to the largest."""
+    return (p + steps) * EPS
+
+
+def _norm(matrix: Floats) -> float:
+    """Largest column sum, without a second matrix."""
+    return max(float(np.abs(row).sum()) for row in matrix)
+
+
+def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
     """Factorise in place, or say why that is not safe; either way the matrix is overwritten."""
     p = len(matrix)
     scale = equilibrate(matrix)
-    norm = float(np.abs(matrix).sum(axis=0).max())
+    norm = _norm(matrix)
     # The transpose of a C-ordered symmetric matrix is itself, in the order LAPACK wants.
     factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
     if failed:
         return f"the Gram is singular to rounding (pivot {failed} of {p})"
     reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
-    if not reciprocal > MARGIN * p * EPS:
+    if not reciprocal > MARGIN * rounding_level(p, steps):
         return f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})"
-    return CholeskyFactor(factor, scale, float(reciprocal))
+    return CholeskyFactor(factor, scale, float(reciprocal), rounding_level(p, steps))
 
 
-def decompose(matrix: Floats, *, scaled: bool = True) -> EighFactor:
-    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten.
-
-    Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
-    """
-    p = len(matrix)
-    scale = equilibrate(matrix) if scaled else np.ones(p)
-    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
-    rank = int((values > MARGIN * p * EPS * values[-1]).sum()) if values[-1] > 0 else 0
+def spectral_factor(
+    values: Floats,
+    vectors: Floats,
+    scale: Floats,
+    *,
+    level: float,
+    margin: float,
+    name: str = "eigh",
+) -> SpectralFactor:
+    """Keep the eigenpairs of A above the margin, and find a basis of Lambda's range."""
+    p = len(values)
+    rank = int((values > margin * values[-1]).sum()) if values[-1] > 0 else 0
     kept = vectors[:, p - rank :]
     if rank in (0, p):
-        return EighFactor(values, kept, scale, None, None)
+        return SpectralFactor(values, kept, scale, None, None, level, margin, name)
     # Rows from the largest down, columns pivoted: then QR errs in each row relative to that row,
     # however much the features differ in scale.
     order = np.argsort(scale, kind="stable")
@@ -202,7 +244,19 @@ def decompose(matrix: Floats, *, scaled: bool = True) -> EighFactor:
     basis[order] = Q
     inverse = np.empty(T.shape)
     inverse[columns] = solve_triangular(T, np.eye(rank), check_finite=False)
-    return EighFactor(values, kept, scale, basis, inverse)
+    return SpectralFactor(values, kept, scale, basis, inverse, level, margin, name)
+
+
+def decompose(matrix: Floats, steps: int = 0, *, scaled: bool = True) -> SpectralFactor:
+    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten.
+
+    Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
+    """
+    p = len(matrix)
+    scale = equilibrate(matrix) if scaled else np.ones(p)
+    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
+    level = rounding_level(p, steps)
+    return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level)
 
 
 @dataclass(frozen=True)
@@ -214,7 +268,9 @@ class Choice:
     seconds: float
 
 
-def factorise(form: MatrixMaker, solver: str = "auto", *, scaled: bool = True) -> Choice:
+def factorise(
+    form: MatrixMaker, solver: str = "auto", *, steps: int = 0, scaled: bool = True
+) -> Choice:
     """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
 
     Parameters
@@ -224,6 +280,8 @@ def factorise(form: MatrixMaker, solver: str = "auto", *, scaled: bool = True) -
     solver
         "cholesky", "eigh", or "auto": try Cholesky and fall back to the eigendecomposition, saying
         why.
+    steps
+        Additions that the entries of the matrix have gone through.
     scaled
         Whether the eigendecomposition is of the equilibrated matrix.
 
@@ -235,11 +293,12 @@ def factorise(form: MatrixMaker, solver: str = "auto", *, scaled: bool = True) -
     start = time.perf_counter()
     reason = "asked for"
     if solver != "eigh":
-        factor = try_cholesky(form())
+        factor = try_cholesky(form(), steps)
         if isinstance(factor, CholeskyFactor):
             reason = "well-conditioned Gram" if solver == "auto" else reason
             return Choice(factor, reason, time.perf_counter() - start)
         if solver == "cholesky":
-            raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'eigh'")
+            raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'auto'")
         reason = f"{factor}, so the solution of least norm was taken"
-    return Choice(decompose(form(), scaled=scaled), reason, time.perf_counter() - start)
+    factored = decompose(form(), steps, scaled=scaled)
+    return Choice(factored, reason, time.perf_counter() - start)

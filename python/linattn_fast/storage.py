@@ -7,11 +7,10 @@ reader sees the old file or the new one and never half of one.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +26,8 @@ def write(
 ) -> None:
     """Write an archive, whole or not at all; the name is used as given."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -49,9 +50,11 @@ def write(
 
 
 def read(
-    path: PathLike, kind: str, version: int, names: tuple[str, ...]
+    path: PathLike, kind: str, version: int, names: tuple[str, ...], keys: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read an archive that :func:`write` wrote; return its meta data and the named arrays.
+
+    ``keys`` are those that the meta data must have.
 
     Raises
     ------
@@ -61,19 +64,28 @@ def read(
     wanted = f"linattn_fast.{kind}"
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = str(archive["format"])
-            if found != wanted:
-                raise ValueError(f"path: {path} holds {found}, not {wanted}")
-            if int(archive["version"]) != version:
-                raise ValueError(
-                    f"path: {path} has format version {int(archive['version'])} of {wanted}; "
-                    f"this version of linattn_fast reads {version}"
-                )
+            found, found_version = str(archive["format"]), int(archive["version"])
             meta = json.loads(str(archive["meta"]))
-            return meta, {name: archive[name] for name in names}
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+            arrays = {}
+            if (found, found_version) == (wanted, version):
+                arrays = {name: archive[name] for name in names}
+                missing = [key for key in keys if key not in meta]
+                if missing:
+                    raise KeyError(", ".join(missing))
+    except OSError as error:
+        if error.errno is not None:  # the file itself: missing, or not to be read
             raise
         raise ValueError(f"path: {path} is not a whole {wanted} file ({error})") from None
-    except (TypeError, AttributeError) as error:  # np.load of a single array, or odd contents
-        raise ValueError(f"path: {path} is not a {wanted} file ({error})") from None
+    except Exception as error:  # whatever a damaged or foreign file makes the readers say
+        kind_of_error = type(error).__name__
+        raise ValueError(
+            f"path: {path} is not a whole {wanted} file ({kind_of_error}: {error})"
+        ) from None
+    if found != wanted:
+        raise ValueError(f"path: {path} holds {found}, not {wanted}")
+    if found_version != version:
+        raise ValueError(
+            f"path: {path} has format version {found_version} of {wanted}; "
+            f"this version of linattn_fast reads {version}"
+        )
+    return meta, arrays

@@ -101,7 +101,7 @@ class Tokens:
 def _as_array(value: object, name: str) -> Array:
     try:
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except Exception as error:  # the object's own conversion may raise anything
         raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
 
 
@@ -112,10 +112,16 @@ def _as_floats(value: object, name: str) -> Array:
     array = _as_array(value, name)
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
-    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+    if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
+        kind = type(value).__name__
         raise TypeError(
-            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}; "
-            "convert it with .astype(numpy.float64)"
+            f"{name}: dtype must be float32, float64 or an integer type; "
+            f"this {kind} cannot be read as an array of numbers"
+        )
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        hint = "; convert it with .astype(numpy.float64)" if array.dtype.kind == "f" else ""
+        raise TypeError(
+            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}{hint}"
         )
     array = array.view(np.ndarray)
     uneven = any(stride % array.itemsize for stride in array.strides)
@@ -171,7 +177,7 @@ def _as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64
             f"offsets: must start at 0 and end at the number of rows of {name}, {n_rows}; "
             f"got {result[0]} to {result[-1]}"
         )
-    if (bad := np.flatnonzero(np.diff(result) <= 0)).size:
+    if (bad := np.flatnonzero(result[1:] <= result[:-1])).size:
         i = int(bad[0])
         raise ValueError(
             f"offsets: must increase, so that no sequence is empty; "
@@ -210,7 +216,8 @@ def as_tokens(
     else:
         array = _as_floats(value, name)
         if array.ndim != 3:
-            hint = f"; for one sequence pass {name}[None]" if array.ndim == 2 else ""
+            one = array.ndim == 2
+            hint = f"; for one sequence pass {name}[None] (an array) or [{name}]" if one else ""
             raise ValueError(
                 f"{name}: an array (N, n, d), a list of (n_i, d) arrays, or (sum n_i, d) with "
                 f"offsets is needed, got shape {array.shape}{hint}"
@@ -309,13 +316,34 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
 def as_positions(positions: object) -> Positions:
     """Check the name of a mode."""
     for known in POSITIONS:
-        if positions == known:
+        if isinstance(positions, str) and positions == known:
             return known
     raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
 
 
-def non_finite_error(tokens: Tokens, first: int = 0, *, name: str = "Z") -> ValueError:
-    """Say where the first NaN or infinity is, or that finite values are too large."""
+def largest_size(batch: Tokens | Array | None) -> float:
+    """Largest absolute value, 0 for None."""
+    if batch is None:
+        return 0.0
+    parts = batch if isinstance(batch, Tokens) else [batch]
+    return max(float(np.abs(part).max(initial=0.0)) for part in parts)
+
+
+def underflow_error(tokens: Tokens) -> ValueError:
+    """Say that values are too small for their sixth powers."""
+    return ValueError(
+        f"Z: values of at most {largest_size(tokens):.3g} underflow float64 in the squares of the "
+        "cubic features; rescale the tokens"
+    )
+
+
+def non_finite_error(
+    tokens: Tokens, first: int = 0, *, name: str = "Z", others: dict[str, float] | None = None
+) -> ValueError:
+    """Say where the first NaN or infinity is, or that finite values are too large.
+
+    ``others`` are the sizes of what else was multiplied in.
+    """
     largest = 0.0
     for i in range(first, len(tokens)):
         sequence = tokens.sequence(i)
@@ -327,7 +355,8 @@ def non_finite_error(tokens: Tokens, first: int = 0, *, name: str = "Z") -> Valu
                 f"{name}: must be finite, got {value} in sequence {i}, token {t}, coordinate {j}"
             )
         largest = max(largest, float(np.abs(sequence).max()))
+    sizes = "".join(f", with {what} up to {size:.3g}" for what, size in (others or {}).items())
     return ValueError(
-        f"{name}: values up to {largest:.3g} overflow float64 in the cubic features "
-        "or their squares; rescale the tokens"
+        f"{name}: values up to {largest:.3g}{sizes} overflow float64 in the cubic features "
+        "or their products; rescale the data"
     )

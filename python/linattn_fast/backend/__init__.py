@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from ..tokens import Floats, Positions, Tokens
+import numpy as np
+
+from ..tokens import Floats, Positions, Tokens, largest_size, non_finite_error
 
 Progress: TypeAlias = Callable[[int], object] | None
 """Called now and then with the number of samples done; may raise to stop the work."""
@@ -77,6 +79,28 @@ class BackendInfo:
 
     def __str__(self) -> str:
         return f"{self.name:6} {'available' if self.available else 'unavailable':11}  {self.reason}"
+
+
+def sizes_of(targets: Tokens | None, weights: Floats | None) -> dict[str, float]:
+    """Sizes of what is multiplied with the features, for messages."""
+    given = {"y": targets, "sample_weight": weights}
+    return {name: largest_size(what) for name, what in given.items() if what is not None}
+
+
+def require_finite_outputs(y: Floats, tokens: Tokens, factors: dict[str, Floats]) -> Floats:
+    """Return outputs, or raise and name what made them overflow."""
+    if not np.isfinite(y).all():
+        sizes = {name: largest_size(factor) for name, factor in factors.items()}
+        raise non_finite_error(tokens, others=sizes)
+    return y
+
+
+def divergence_error() -> ValueError:
+    """Say that generated tokens grow without bound."""
+    return ValueError(
+        "Z0: the generated tokens overflow float64: the layer is cubic, and from this prompt its "
+        "outputs grow without bound; take fewer steps, or scale the prompt or the heads"
+    )
 
 
 NAMES = ("cpu", "numpy", "cuda")

@@ -9,7 +9,14 @@ import numpy as np
 from .. import compact
 from ..threads import get_num_threads
 from ..tokens import Floats, Positions, Tokens, non_finite_error
-from . import BatchMoments, Precision, Progress
+from . import (
+    BatchMoments,
+    Precision,
+    Progress,
+    divergence_error,
+    require_finite_outputs,
+    sizes_of,
+)
 
 MISSING: str | None = None
 """Why the extension cannot be used, or None."""
@@ -80,9 +87,9 @@ class CpuBackend:
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
-        for total in (gram, cross):
+        for total in (gram, cross, energy):
             if total.size and _cpu.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
-                raise non_finite_error(tokens)
+                raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if with_gram:
             gram = gram.reshape(compact.shape(tokens.d, positions))
         return BatchMoments(gram, cross, energy)
@@ -95,7 +102,7 @@ class CpuBackend:
             )
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
-        return _finite(y, tokens)
+        return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
 
     def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.coefficients`."""
@@ -105,21 +112,16 @@ class CpuBackend:
             )
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
-        return _finite(y, tokens)
+        return require_finite_outputs(y, tokens, {"coefficients": C})
 
     def generate(
         self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
     ) -> Floats:
         """See :meth:`Backend.generate`."""
-        tokens = Tokens(prompts)
         try:
             Z = _cpu.generate(V, Q, prompts, steps, decimals, get_num_threads())
         except _cpu.NonFiniteError:
-            raise non_finite_error(tokens) from None
-        return _finite(Z, tokens)
-
-
-def _finite(y: Floats, tokens: Tokens) -> Floats:
-    if not np.isfinite(y).all():
-        raise non_finite_error(tokens)
-    return y
+            raise divergence_error() from None
+        if not np.isfinite(Z).all():
+            raise divergence_error()
+        return Z

@@ -9,7 +9,14 @@ import numpy as np
 
 from ..features import samples_of
 from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
-from . import BatchMoments, Precision, Progress
+from . import (
+    BatchMoments,
+    Precision,
+    Progress,
+    divergence_error,
+    require_finite_outputs,
+    sizes_of,
+)
 
 Layer: TypeAlias = Callable[[Floats, Floats], Floats]
 """S (d, d) and queries (n, d) to outputs (n, d_out)."""
@@ -36,12 +43,7 @@ def _answers(layer: Layer, sequence: Floats, positions: Positions) -> Floats:
 
 def _evaluate(layer: Layer, tokens: Tokens, positions: Positions) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
-        y = np.concatenate(
-            [_answers(layer, z.astype(np.float64), positions) for z in tokens], axis=0
-        )
-    if not np.isfinite(y).all():
-        raise non_finite_error(tokens)
-    return y
+        return np.concatenate([_answers(layer, z.astype(np.float64), positions) for z in tokens])
 
 
 def _narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats]:
@@ -97,8 +99,8 @@ class NumpyBackend:
                 done += len(s)
                 if progress is not None:
                     progress(done)
-        if not (np.isfinite(gram).all() and np.isfinite(cross).all()):
-            raise non_finite_error(tokens)
+        if not all(np.isfinite(total).all() for total in (gram, cross, energy)):
+            raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if positions == "all" and with_gram:
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
             gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
@@ -111,7 +113,8 @@ class NumpyBackend:
             y: Floats = np.einsum("haj,jk,hkl,nl->na", V, S, Q, z, optimize=True)
             return y
 
-        return _evaluate(layer, tokens, positions)
+        y = _evaluate(layer, tokens, positions)
+        return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
 
     def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y_a = sum over pairs (j,k) and l of C[a,(j,k),l] S[j,k] z_l."""
@@ -122,7 +125,8 @@ class NumpyBackend:
             y: Floats = np.einsum("aul,u,nl->na", by_pair, S[j, k], z, optimize=True)
             return y
 
-        return _evaluate(layer, tokens, positions)
+        y = _evaluate(layer, tokens, positions)
+        return require_finite_outputs(y, tokens, {"coefficients": C})
 
     def generate(
         self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
@@ -130,7 +134,10 @@ class NumpyBackend:
         """Append the layer's output as the next token, ``steps`` times."""
         Z = prompts
         for _ in range(steps):
-            y = self.heads(V, Q, Tokens(Z), "last")
+            try:
+                y = self.heads(V, Q, Tokens(Z), "last")
+            except ValueError:  # the prompts are finite, so what was generated is not
+                raise divergence_error() from None
             if decimals is not None:
                 y = np.round(y, decimals)
             Z = np.concatenate([Z, y[:, None, :]], axis=1)

@@ -1,0 +1,102 @@
+"""Least squares by orthogonal transformations: for problems whose Gram is singular or close to it.
+
+A Gram matrix has the squared condition number of the features: what is below sqrt(eps) of the
+largest singular value is lost in it. With the data at hand, the features themselves can be reduced
+to a triangle, a batch at a time, without ever holding more than a few p x p matrices:
+
+    [ sqrt(w) H D   sqrt(w) y ] = Q [ R  c ]      D = diag(2^k), columns of length near one
+    [ sqrt(alpha W) D      0  ]     [ 0  . ]
+
+Then R = U diag(sigma) V' tells the rank (sigma up to 10 max(N, p) eps sigma_max is zero), and
+D V diag(1/sigma) U' c is a best fit, from which the one of least norm follows as in
+:class:`linattn_fast.solve.SpectralFactor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.linalg import lapack, svd
+
+from .features import samples_of
+from .solve import EPS, MARGIN, SpectralFactor, power_of_two_scale, spectral_factor
+from .tokens import Array, Floats, Positions, Tokens
+
+
+def _batches(
+    tokens: Tokens, weights: Floats | None, positions: Positions, rows: int
+) -> Iterator[tuple[slice, Floats]]:
+    """Samples and their features times sqrt(w), at least ``rows`` samples at a time."""
+    lengths = np.ones(len(tokens), np.int64) if positions == "last" else tokens.lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    first = 0
+    while first < len(tokens):
+        last = int(np.searchsorted(starts, starts[first] + rows))
+        last = min(max(last, first + 1), len(tokens))
+        part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
+        s, z = samples_of(part, positions)
+        features = (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+        if weights is not None:
+            features *= np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
+        yield slice(int(starts[first]), int(starts[last])), features
+        first = last
+
+
+def _triangle(stacked: Floats) -> Floats:
+    """R of the QR factorisation of a tall or wide matrix, square in its columns."""
+    columns = stacked.shape[1]
+    lwork = int(lapack.dgeqrf_lwork(*stacked.shape)[0])
+    factored = lapack.dgeqrf(np.asfortranarray(stacked), lwork=lwork, overwrite_a=True)[0]
+    triangle = np.zeros((columns, columns))
+    rows = min(len(stacked), columns)
+    triangle[:rows] = np.triu(factored[:rows])
+    return triangle
+
+
+def solve_on_data(
+    tokens: Tokens,
+    y: Array,
+    weights: Floats | None,
+    positions: Positions,
+    alpha: float,
+    diagonal: Floats,
+) -> tuple[Floats, SpectralFactor]:
+    """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
+
+    Parameters
+    ----------
+    tokens, y, weights, positions
+        The data; y (samples, d_out), weights one a sequence.
+    alpha
+        Ridge.
+    diagonal
+        Diagonal of Lambda + alpha I, (p,), from which D is taken.
+    """
+    p, d_out = len(diagonal), y.shape[1]
+    lengths = np.ones(len(tokens)) if positions == "last" else tokens.lengths
+    total = float(lengths.sum() if weights is None else lengths @ weights)
+    scale = power_of_two_scale(diagonal)
+    triangle = np.zeros((p + d_out, p + d_out))
+    if alpha > 0:
+        triangle[np.arange(p), np.arange(p)] = np.sqrt(alpha) * scale
+    root = None if weights is None else np.sqrt(np.repeat(weights, lengths.astype(np.int64)))
+    for samples, features in _batches(tokens, weights, positions, 2 * p):
+        targets = y[samples] if root is None else root[samples, None] * y[samples]
+        rows = np.concatenate([features * scale, targets], axis=1) / np.sqrt(total)
+        triangle = _triangle(np.concatenate([triangle, rows]))
+    R, c = triangle[:p, :p], triangle[:p, p:]
+    U, sigma, Vt = svd(R, check_finite=False)
+    level = max(int(lengths.sum()), p) * EPS  # of sigma; eigenvalues are squares
+    factor = spectral_factor(
+        sigma[::-1] ** 2,
+        Vt[::-1].T,
+        scale,
+        level=level**2,
+        margin=(MARGIN * level) ** 2,
+        name="qr",
+    )
+    if factor.rank == 0:
+        return np.zeros((d_out, p)), factor
+    inner = (U.T @ c)[::-1][-factor.rank :] / sigma[::-1][-factor.rank :, None]
+    return factor.shortest(inner).T, factor
