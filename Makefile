@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench wheel clean
+.PHONY: demo test lint bench count wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,10 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/run.py
+
+# Instructions under callgrind (needs valgrind and cmake); UPDATE=1 keeps the new counts.
+count:
+	UPDATE=$(UPDATE) $(PYTHON) bench/instructions.py
 
 wheel: $(VENV)/installed
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

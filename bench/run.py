@@ -1,102 +1,196 @@
-"""Time our moments against what users write in numpy, on answers checked first.
+"""Our moments against what users write today, on answers checked first.
 
     make bench
 
-Writes bench/results/table.md and bench/results/record.json, and puts the table into the README.
+Writes bench/results/ (table.md, record.json, plot.png) and puts the table into the README.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import competitors
+import matplotlib as mpl
 import numpy as np
+from machine import alternate, extra_memory, processor
 
 import linattn_fast as la
+from linattn_fast import _cpu
+from linattn_fast.compact import shape
+from linattn_fast.memory import in_words
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 5
-PAUSE = 0.3
-"""Seconds before each run: BLAS threads spin for a while after a call and disturb the next."""
 
 
 @dataclass(frozen=True)
 class Row:
+    """One comparison."""
+
     scenario: str
     against: str
     ours_seconds: float
     theirs_seconds: float
+    peak_fraction: float | None = None
+    """Flops of the compact Gram over the measured multiply-add peak."""
+    memory: int | None = None
+    """Bytes beyond the input."""
 
     @property
     def ratio(self) -> float:
         return self.theirs_seconds / self.ours_seconds
 
 
-def processor() -> str:
-    """The machine's own name for its processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def alternate(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float]:
-    """Median seconds of each, run in turns so that both see the same machine."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(REPEATS):
-        for run, spent in zip((ours, theirs), times, strict=True):
-            time.sleep(PAUSE)
-            start = time.perf_counter()
-            run()
-            spent.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
-
-
-def check(found: np.ndarray, expected: np.ndarray) -> None:
+def check(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-12) -> None:
     """Agreement to rounding, relative to the diagonal as for any Gram."""
     size = np.sqrt(np.diag(expected))
     error = np.abs(found - expected) / (size * size[:, None])
-    assert error.max() < 1e-12, f"answers differ by {error.max():.1e}"
+    assert error.max() < tolerance, f"answers differ by {error.max():.1e}"
 
 
-def last(d: int, N: int, n: int = 32) -> list[Row]:
+def accumulate(Z: np.ndarray, positions: str, precision: str = "float64") -> la.Moments:
+    moments = la.Moments(Z.shape[2], 0, positions=positions, precision=precision, backend="cpu")
+    return moments.update(Z)
+
+
+def gram_flops(positions: str, d: int, N: int, n: int) -> int:
+    return 2 * N * (n if positions == "causal" else 1) * int(np.prod(shape(d, positions)))
+
+
+def compare(
+    positions: str, d: int, N: int, n: int, others: dict[str, Callable[[np.ndarray], np.ndarray]]
+) -> list[Row]:
+    """Ours against each of the others, all in turns."""
     Z = np.random.default_rng(d).standard_normal((N, n, d))
-    name = f"last, d = {d}, n = {n}, N = {N:,}"
+    gram = accumulate(Z, positions).gram()
+    for name, other in others.items():
+        answer = other(Z)
+        check(gram, competitors.symmetric_part(answer, d) if name.startswith("literal") else answer)
+    peaks = [_cpu.multiply_add_rate(la.get_num_threads())]
+    runs = [lambda: accumulate(Z, positions), *(partial(other, Z) for other in others.values())]
+    ours, *theirs = alternate(runs, REPEATS)
+    peaks.append(_cpu.multiply_add_rate(la.get_num_threads()))
+    fraction = gram_flops(positions, d, N, n) / ours / max(peaks)
+    memory = extra_memory(positions, d, N, n)
+    scenario = f"{positions}, d = {d}, n = {n}, N = {N:,}"
+    return [
+        Row(scenario, name, ours, seconds, fraction, memory)
+        for name, seconds in zip(others, theirs, strict=True)
+    ]
 
-    def ours() -> la.Moments:
-        return la.Moments(d, 0, backend="cpu").update(Z)
 
-    gram = ours().gram()
-    rows = []
-    check(gram, competitors.expert_last(Z))
-    rows.append(Row(name, "expert numpy", *alternate(ours, lambda: competitors.expert_last(Z))))
-    if 8 <= d <= 16:
-        check(gram, competitors.symmetric_part(competitors.literal_last(Z), d))
-        times = alternate(ours, lambda: competitors.literal_last(Z))
-        rows.append(Row(name, "literal d^3 numpy", *times))
-    return rows
+def against_ourselves(d: int = 16, N: int = 8_000, n: int = 32) -> list[Row]:
+    """Mixed precision against float64, and all threads against one."""
+    Z = np.random.default_rng(d).standard_normal((N, n, d))
+    check(accumulate(Z, "last", "mixed").gram(), accumulate(Z, "last").gram(), 1e-5)
+    threads = la.get_num_threads()
+
+    def alone() -> None:
+        la.set_num_threads(1)
+        accumulate(Z, "last")
+        la.set_num_threads(threads)
+
+    mixed, both, one = alternate(
+        [
+            lambda: accumulate(Z, "last", "mixed"),
+            lambda: accumulate(Z, "last"),
+            alone,
+        ],
+        REPEATS,
+    )
+    scenario = f"last, d = {d}, n = {n}, N = {N:,}"
+    return [
+        Row(f"{scenario}, mixed precision", "our float64", mixed, both),
+        Row(f"{scenario}, {threads} threads", "our 1 thread", both, one),
+    ]
+
+
+def installed(*names: str) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in names)
+
+
+def scenarios() -> list[Callable[[], list[Row]]]:
+    expert = {"expert numpy": competitors.expert_last}
+    literal = {"literal d^3 numpy": competitors.literal_last}
+    torch = {}
+    if installed("torch"):
+        torch = {"PyTorch": partial(competitors.torch_last, threads=la.get_num_threads())}
+    chosen = [
+        partial(compare, "last", 4, 300_000, 32, expert),
+        partial(compare, "last", 8, 40_000, 32, {**expert, **literal, **torch}),
+        partial(compare, "last", 12, 20_000, 32, expert),
+        partial(compare, "last", 16, 8_000, 32, {**expert, **literal, **torch}),
+        partial(compare, "last", 24, 2_000, 32, expert),
+        partial(compare, "all", 8, 5_000, 64, {"expert numpy": competitors.expert_all}),
+        partial(compare, "causal", 8, 400, 100, {"expert numpy": competitors.expert_causal}),
+        against_ourselves,
+    ]
+    if installed("sklearn"):
+        small = {"PolynomialFeatures": competitors.sklearn_last}
+        chosen.insert(1, partial(compare, "last", 4, 20_000, 32, small))
+    return chosen
 
 
 def table(rows: list[Row], machine: str) -> str:
     lines = [
-        f"{machine}; median of {REPEATS}, both sides in turns; answers checked before timing.",
+        f"{machine}. Median of {REPEATS} runs in turns; answers checked before timing.",
         "",
-        "| tokens to moments | against | ours | theirs | ratio |",
-        "|---|---|---|---|---|",
+        "| tokens to moments | against | ours | theirs | ratio | of peak | our memory |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {row.scenario} | {row.against} | {1e3 * row.ours_seconds:.1f} ms "
-        f"| {1e3 * row.theirs_seconds:.1f} ms | {row.ratio:.1f}x |"
-        for row in rows
-    ]
+    for row in rows:
+        fraction = "" if row.peak_fraction is None else f"{100 * row.peak_fraction:.0f} %"
+        memory = "" if row.memory is None else in_words(row.memory)
+        lines.append(
+            f"| {row.scenario} | {row.against} | {1e3 * row.ours_seconds:.1f} ms "
+            f"| {1e3 * row.theirs_seconds:.1f} ms | {row.ratio:.1f}x | {fraction} | {memory} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[Row], machine: str) -> None:
+    """Time against d, and the fraction of the peak."""
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    last = {}
+    for row in rows:
+        if row.scenario.startswith("last") and row.against == "expert numpy":
+            parts = dict(part.split(" = ") for part in row.scenario.split(", ", 1)[1].split(", "))
+            last[int(parts["d"])] = row, int(parts["N"].replace(",", ""))
+    d = sorted(last)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for name, color in (("theirs", "tab:orange"), ("ours", "tab:blue")):
+        seconds = [getattr(last[k][0], f"{name}_seconds") / last[k][1] * 1e6 for k in d]
+        label = "expert numpy" if name == "theirs" else "linattn_fast"
+        left.loglog(d, seconds, "o-", color=color, label=label)
+    for k in d:
+        row, N = last[k]
+        left.annotate(
+            f"{row.ratio:.1f}x",
+            (k, row.ours_seconds / N * 1e6),
+            textcoords="offset points",
+            xytext=(6, -12),
+        )
+    left.set(title="Tokens to moments, last position", xlabel="d", ylabel="µs per sequence")
+    left.set_xticks(d, [str(k) for k in d])
+    left.minorticks_off()
+    left.legend()
+    right.plot(d, [100 * last[k][0].peak_fraction for k in d], "o-", color="tab:blue")
+    right.set(
+        title="Gram flops over the measured multiply-add peak",
+        xlabel="d",
+        ylabel="%",
+        ylim=(0, 100),
+        xticks=d,
+    )
+    figure.suptitle(machine, fontsize=8)
+    figure.savefig(RESULTS / "plot.png", dpi=110)
 
 
 def show_in_readme(text: str) -> None:
@@ -108,13 +202,14 @@ def show_in_readme(text: str) -> None:
 
 
 def main() -> None:
+    peak = _cpu.multiply_add_rate(la.get_num_threads()) / 1e9
     machine = (
-        f"{processor()}, {la.get_num_threads()} threads, numpy {np.__version__}, "
-        f"{la.backends()[0].reason.split(';')[0]}"
+        f"{processor()}, {la.get_num_threads()} threads, {_cpu.instruction_set()}, "
+        f"measured peak {peak:.0f} GFlop/s, numpy {np.__version__}"
     )
     rows = []
-    for d, N in ((4, 300_000), (8, 40_000), (12, 20_000), (16, 8_000), (24, 2_000)):
-        rows += last(d, N)
+    for scenario in scenarios():
+        rows += scenario()
         print(f"{rows[-1].scenario}: {rows[-1].ratio:.1f}x {rows[-1].against}", flush=True)
     RESULTS.mkdir(exist_ok=True)
     text = table(rows, machine)
@@ -123,6 +218,7 @@ def main() -> None:
     (RESULTS / "record.json").write_text(
         json.dumps({"machine": machine, "rows": record}, indent=1) + "\n"
     )
+    plot(rows, machine)
     show_in_readme(text)
     print("\n" + text)
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "../core/peak.hpp"
+#include "arrays.hpp"
 #include "register.hpp"
 
 namespace linattn::bindings {
@@ -19,6 +21,14 @@ void register_isa(pybind11::module_& module) {
       "Every compiled instruction set and whether this processor runs it, the best last.");
   module.def(
       "instruction_set", [] { return std::string(kernels().name); }, "The instruction set in use.");
+  module.def(
+      "multiply_add_rate",
+      [](int threads) {
+        threads = checked_threads(threads);
+        const pybind11::gil_scoped_release release;
+        return multiply_add_rate(kernels(), threads);
+      },
+      pybind11::arg("threads"), "Floating-point operations a second of multiply-adds in registers, measured.");
   module.def("select_instruction_set", &select_instruction_set, pybind11::arg("name"),
              "Use the named instruction set; '' chooses as at the start.");
 }

@@ -18,6 +18,12 @@ extern const Kernels table;
 }
 #endif
 
+#ifdef LINATTN_TEST_KERNELS
+namespace wide {
+extern const Kernels table;
+}
+#endif
+
 namespace {
 
 std::atomic<const Kernels*> selected{nullptr};
@@ -55,6 +61,9 @@ std::vector<InstructionSet> instruction_sets() {
 #ifdef LINATTN_X86_KERNELS
   __builtin_cpu_init();
   const bool fma = __builtin_cpu_supports("fma");
+#ifdef LINATTN_TEST_KERNELS
+  sets.insert(sets.begin(), {&wide::table, fma && __builtin_cpu_supports("avx2")});
+#endif
   sets.push_back({&avx2::table, fma && __builtin_cpu_supports("avx2")});
   sets.push_back({&avx512::table, fma && __builtin_cpu_supports("avx512f")});
 #endif

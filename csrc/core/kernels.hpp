@@ -82,6 +82,9 @@ struct Kernels {
   // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
   void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
                    double* out);
+
+  // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
+  double (*multiply_adds)(std::int64_t rounds);
 };
 
 }  // namespace linattn

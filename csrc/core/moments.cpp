@@ -14,9 +14,9 @@ namespace {
 
 // Sums up to this size (doubles) are kept once per slab of samples instead of being shared by all threads.
 constexpr std::int64_t slab_limit = 64 * 1024;
-constexpr std::int64_t most_slabs = 64;
-// Blocks filled before the threads turn to the matrix product (bytes).
-constexpr std::int64_t blocks_budget = 8 << 20;
+constexpr std::int64_t most_slabs = 64, blocks_in_slab = 4;
+// Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
+constexpr std::int64_t blocks_budget = 4 << 20;
 
 // A task's left factor and where its rows go. One per thread.
 struct TaskRows {
@@ -204,7 +204,7 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
 // is filled and multiplied by one thread while its block is in cache. The slabs are added in order.
 void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
   const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
-  const std::int64_t slabs = std::min(most_slabs, total);
+  const std::int64_t slabs = std::clamp<std::int64_t>(total / blocks_in_slab, 1, most_slabs);
   const std::int64_t gram_entries = work.product.gram_entries(), cross_entries = work.product.cross_entries();
   const std::int64_t slab_size = gram_entries + cross_entries + work.data.d_out();
   const Buffer partial(slabs * slab_size);

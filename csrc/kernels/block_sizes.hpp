@@ -2,9 +2,9 @@
 //
 //   register tile   rows x columns vectors of sums, rows + 1 more for operands:
 //                     16 registers (SSE2, AVX2): 3 x 4;  32 registers (AVX-512, NEON): 4 x 6
-//   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (8 to 12 KiB) stays in a
-//                   32 KiB L1 cache while panels of A pass by; rounding grows with block_samples + N / block_samples.
-//   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB, within a 256 KiB L2.
+//   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (16 KiB) and one of
+//                   tile_rows (12 KiB) share a 32 KiB L1 cache; rounding grows with block_samples + N / block_samples.
+//   task_rows       product rows formed and multiplied by one task: 48 x 512 doubles = 192 KiB, within a 512 KiB L2.
 //   block_stride    doubles from one row of a block to the next: one cache line more than block_samples, because rows a
 //                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if defined(__AVX512F__) || defined(__aarch64__) || defined(LINATTN_WIDE_TILES)
 #define LINATTN_TILE_ROWS 4
 #define LINATTN_TILE_COLUMNS 6
 #else
@@ -23,7 +23,7 @@
 
 namespace linattn {
 
-constexpr std::int64_t block_samples = 256;
+constexpr std::int64_t block_samples = 512;
 constexpr std::int64_t task_rows = 48;
 constexpr std::int64_t block_stride = block_samples + 8;
 constexpr std::int64_t group_samples = 32;

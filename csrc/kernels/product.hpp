@@ -60,6 +60,7 @@ inline void add_sums(const Lanes* v, const double* scale, double* c) {
 template <typename T, int M, int N>
 void product_tile(const Vector<T>* __restrict a, const Vector<T>* __restrict b, std::int64_t length,
                   const double* row_scale, const double* column_scale, double* const* c, std::int64_t column) {
+  for (int i = 0; i < M; ++i) __builtin_prefetch(c[i] + column, 1);  // here by the time the sums are
   Vector<T> sums[M][N];
   clear(sums);
   do {

@@ -28,15 +28,29 @@ void moment_tile(const double* x, const double* y, std::int64_t length, std::int
   }
 }
 
-template <int M, bool Triangular>
-void moment_rows(const double* x, const double* y, std::int64_t length, std::int64_t x_size, std::int64_t y_size,
-                 std::int64_t width, std::int64_t j, double* out, std::int64_t stride) {
-  std::int64_t k = Triangular ? j : 0;
-  for (; k + 4 <= y_size; k += 4) {
-    moment_tile<M, 4, Triangular>(x, y, length, x_size, y_size, width, j, k, out, stride);
+// The tile of just the size that is left at an edge.
+template <int M, int N, bool Triangular>
+void moment_edge(std::int64_t n, const double* x, const double* y, std::int64_t length, std::int64_t x_size,
+                 std::int64_t y_size, std::int64_t width, std::int64_t j, std::int64_t k, double* out,
+                 std::int64_t stride) {
+  if (n == N) {
+    moment_tile<M, N, Triangular>(x, y, length, x_size, y_size, width, j, k, out, stride);
+  } else {
+    if constexpr (N > 1) {
+      moment_edge<M, N - 1, Triangular>(n, x, y, length, x_size, y_size, width, j, k, out, stride);
+    }
   }
-  for (; k < y_size; ++k) {
-    moment_tile<M, 1, Triangular>(x, y, length, x_size, y_size, width, j, k, out, stride);
+}
+
+template <int M, bool Triangular>
+void moment_rows(std::int64_t m, const double* x, const double* y, std::int64_t length, std::int64_t x_size,
+                 std::int64_t y_size, std::int64_t width, std::int64_t j, double* out, std::int64_t stride) {
+  if (m < M) {
+    if constexpr (M > 1) moment_rows<M - 1, Triangular>(m, x, y, length, x_size, y_size, width, j, out, stride);
+    return;
+  }
+  for (std::int64_t k = Triangular ? j : 0; k < y_size; k += 4) {
+    moment_edge<M, 4, Triangular>(least(4, y_size - k), x, y, length, x_size, y_size, width, j, k, out, stride);
   }
 }
 
@@ -44,12 +58,9 @@ template <bool Triangular>
 void moment(const double* x, const double* y, std::int64_t length, std::int64_t x_size, std::int64_t y_size,
             std::int64_t width, double* out, std::int64_t stride) {
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
-    std::int64_t j = 0;
-    for (; j + 3 <= x_size; j += 3) {
-      moment_rows<3, Triangular>(x + lane, y + lane, length, x_size, y_size, width, j, out + lane, stride);
-    }
-    for (; j < x_size; ++j) {
-      moment_rows<1, Triangular>(x + lane, y + lane, length, x_size, y_size, width, j, out + lane, stride);
+    for (std::int64_t j = 0; j < x_size; j += 3) {
+      moment_rows<3, Triangular>(least(3, x_size - j), x + lane, y + lane, length, x_size, y_size, width, j,
+                                 out + lane, stride);
     }
   }
 }

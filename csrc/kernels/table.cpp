@@ -19,6 +19,7 @@ namespace {
 
 #include "gather.hpp"
 #include "layer.hpp"
+#include "peak.hpp"
 #include "product.hpp"
 #include "second_moment.hpp"
 
@@ -38,7 +39,8 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        {pack_products<float>, pack_rows<float>, multiply<float>},
                        apply,
                        apply_symmetric,
-                       contract};
+                       contract,
+                       multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME
 }  // namespace linattn

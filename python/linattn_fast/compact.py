@@ -69,5 +69,11 @@ def times(compact: Array, x: Floats, d: int, positions: Positions) -> Floats:
 
 def diagonal(compact: Array, d: int, positions: Positions) -> Floats:
     """Diagonal of the dense Gram, (p,): sum w s_u^2 z_l^2."""
-    bands_of_u = enumerate(bands(compact, d, positions))
-    return np.concatenate([np.diagonal(band[:, u * d : (u + 1) * d]) for u, band in bands_of_u])
+    q = pair_count(d)
+    squares = np.diagonal(pair_table(d))  # the pairs (l, l)
+    u = np.arange(q)
+    if positions != "all":
+        return np.asarray(compact[np.diagonal(pair_table(q))][:, squares].reshape(-1))
+    low, high = np.minimum(u[:, None], squares), np.maximum(u[:, None], squares)
+    middle = np.broadcast_to(u[:, None], low.shape)
+    return np.asarray(compact[triple_starts(q)[low, middle] + high - middle].reshape(-1))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .result import Fit
 
 _FILE_VERSION = 1
+_BLOCK = 512
+"""Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
 _META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "rounding_steps")
@@ -78,7 +80,7 @@ class Moments:
     features
         None in this version: all features.
     precision
-        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
+        "float64", or "mixed": float32 products inside a block of 512 samples, float64 totals (see
         docs/design.md for its error).
     backend
         "auto", "cpu" or "numpy".
@@ -186,12 +188,14 @@ class Moments:
         sums = get_backend(self.backend).moments(
             tokens, targets, weights, self.positions, self.precision, progress=progress
         )
-        if sums.gram.max(initial=0.0) < _SMALLEST:
+        largest = compact.diagonal(sums.gram, self.d, self.positions).max()
+        if largest < _SMALLEST and (weights is None or weights.any()):
             queries = slice(-1, None) if self.positions == "last" else slice(None)
             if any(z[queries].any() for z in tokens):
                 raise underflow_error(tokens)
         samples = tokens.n_samples(self.positions)
-        return sums, samples, total_weight(tokens, weights, self.positions), 256 + samples // 256
+        steps = _BLOCK + samples // _BLOCK
+        return sums, samples, total_weight(tokens, weights, self.positions), steps
 
     def _add(self, sums: BatchMoments, n_samples: int, weight: float, steps: int) -> None:
         with self._lock:

@@ -1,0 +1,52 @@
+"""The machine a benchmark runs on, and how it times."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PAUSE = 0.3
+"""Seconds before each run: BLAS threads spin for a while after a call and disturb the next."""
+
+
+def processor() -> str:
+    """The machine's own name for its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each, run in turns so that all see the same machine."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats):
+        for run, spent in zip(runs, times, strict=True):
+            time.sleep(PAUSE)
+            start = time.perf_counter()
+            run()
+            spent.append(time.perf_counter() - start)
+    return [statistics.median(spent) for spent in times]
+
+
+def extra_memory(positions: str, d: int, N: int, n: int) -> int:
+    """Bytes that accumulating takes beyond its input, at its peak, in a fresh process."""
+    code = f"""
+import resource, numpy as np, linattn_fast as la
+Z = np.random.default_rng(0).standard_normal(({N}, {n}, {d}))
+la.Moments(1, 0, positions={positions!r}).update(np.ones((3, 3, 1)))  # what is loaded once
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+la.Moments({d}, 0, positions={positions!r}).update(Z)
+print((peak() - before) * 1024)
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return int(outcome.stdout)

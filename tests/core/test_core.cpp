@@ -1,0 +1,206 @@
+// The core without Python, against the definitions written as loops. Runs wherever the core compiles: on this
+// machine, and for arm64 under an emulator.
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "../../csrc/core/index.hpp"
+#include "../../csrc/core/isa.hpp"
+#include "../../csrc/core/layer.hpp"
+#include "../../csrc/core/moments.hpp"
+#include "../../csrc/core/scan.hpp"
+
+using namespace linattn;
+
+namespace {
+
+int passed = 0, failed = 0;
+
+void check(bool condition, const char* what, const char* isa, std::int64_t d, std::int64_t sequences) {
+  ++(condition ? passed : failed);
+  if (!condition) std::printf("FAILED %s (%s, d = %ld, N = %ld)\n", what, isa, long(d), long(sequences));
+}
+
+struct Sample {
+  std::vector<double> s, z;  // pairs of S, and the query
+};
+
+struct Problem {
+  std::int64_t d, d_out = 2;
+  std::vector<std::int64_t> offsets{0};
+  std::vector<double> tokens, targets, weights;
+
+  Problem(std::int64_t dimension, std::int64_t sequences, Positions positions, std::mt19937& random) : d(dimension) {
+    std::normal_distribution<double> gauss;
+    for (std::int64_t i = 0; i < sequences; ++i) {
+      offsets.push_back(offsets.back() + 1 + std::int64_t(random() % 9));
+      weights.push_back(std::abs(gauss(random)));
+    }
+    tokens.resize(std::size_t(offsets.back() * d));
+    targets.resize(std::size_t((positions == Positions::last ? sequences : offsets.back()) * d_out));
+    for (double& x : tokens) x = gauss(random);
+    for (double& x : targets) x = gauss(random);
+  }
+
+  std::int64_t count() const { return std::int64_t(weights.size()); }
+  const double* token(std::int64_t row) const { return tokens.data() + row * d; }
+
+  // Query at row t of sequence i; it attends to the whole sequence, or to the prefix that ends with it.
+  Sample sample(std::int64_t i, std::int64_t t, Positions positions) const {
+    const std::int64_t end = positions == Positions::causal ? t + 1 : offsets[std::size_t(i) + 1];
+    Sample sample{std::vector<double>(std::size_t(pair_count(d))), {token(t), token(t) + d}};
+    for (std::int64_t row = offsets[std::size_t(i)]; row < end; ++row) {
+      for (std::int64_t j = 0; j < d; ++j) {
+        for (std::int64_t k = j; k < d; ++k) {
+          sample.s[std::size_t(pair_index(j, k, d))] += token(row)[j] * token(row)[k];
+        }
+      }
+    }
+    return sample;
+  }
+
+  // body(sample, weight, row of the target) for every query.
+  template <typename Body>
+  void for_each_sample(Positions positions, const Body& body) const {
+    for (std::int64_t i = 0; i < count(); ++i) {
+      const std::int64_t last = offsets[std::size_t(i) + 1];
+      for (std::int64_t t = positions == Positions::last ? last - 1 : offsets[std::size_t(i)]; t < last; ++t) {
+        body(sample(i, t, positions), weights[std::size_t(i)], positions == Positions::last ? i : t);
+      }
+    }
+  }
+};
+
+bool close(const std::vector<double>& found, const std::vector<double>& expected, double tolerance) {
+  double size = 0.0, error = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    size = std::max(size, std::abs(expected[i]));
+    error = std::max(error, std::abs(found[i] - expected[i]));
+  }
+  return error <= tolerance * size;
+}
+
+void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision) {
+  const std::int64_t d = problem.d, q = pair_count(d), d_out = problem.d_out;
+  std::vector<double> gram(std::size_t(gram_size(positions, d))), cross(std::size_t(d_out * d * q)),
+      energy(static_cast<std::size_t>(d_out));
+  auto expected_gram = gram, expected_cross = cross, expected_energy = energy;
+  problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
+    const double* y = problem.targets.data() + row * d_out;
+    for (std::int64_t u = 0; u < q; ++u) {
+      for (std::int64_t v = u; v < q; ++v) {
+        const double ss = w * x.s[std::size_t(u)] * x.s[std::size_t(v)];
+        for (Pair lm{0, 0}; lm.j < d; lm = next_pair(lm, d)) {
+          const std::int64_t c = pair_index(lm.j, lm.k, d);
+          const double entry = ss * x.z[std::size_t(lm.j)] * x.z[std::size_t(lm.k)];
+          if (positions != Positions::all) {
+            expected_gram[std::size_t(pair_index(u, v, q) * q + c)] += entry;
+          } else if (c >= v) {
+            expected_gram[std::size_t(triple_start(u, v, q) + c - v)] += entry;
+          }
+        }
+      }
+    }
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      for (std::int64_t l = 0; l < d; ++l) {
+        for (std::int64_t u = 0; u < q; ++u) {
+          expected_cross[std::size_t((a * d + l) * q + u)] += w * y[a] * x.z[std::size_t(l)] * x.s[std::size_t(u)];
+        }
+      }
+      expected_energy[std::size_t(a)] += w * y[a] * y[a];
+    }
+  });
+
+  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                             problem.offsets.data(), problem.count(), d);
+  const TokenBatch targets =
+      positions == Positions::last
+          ? TokenBatch::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
+          : TokenBatch::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
+                             problem.offsets.data(), problem.count(), d_out);
+  const Data data{tokens, &targets, problem.weights.data(), positions};
+  accumulate_moments(kernels, data, precision, 2, [](std::int64_t) {}, {gram.data(), cross.data(), energy.data()});
+  const double tolerance = precision == Precision::mixed ? 1e-5 : 1e-12;
+  check(close(gram, expected_gram, tolerance), "gram", kernels.name, d, problem.count());
+  check(close(cross, expected_cross, 1e-12), "cross", kernels.name, d, problem.count());
+  check(close(energy, expected_energy, 1e-12), "energy", kernels.name, d, problem.count());
+}
+
+void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random) {
+  const std::int64_t d = problem.d, heads = 3, d_out = problem.d_out;
+  std::normal_distribution<double> gauss;
+  std::vector<double> v(std::size_t(heads * d_out * d)), q(std::size_t(heads * d * d));
+  for (double& x : v) x = gauss(random);
+  for (double& x : q) x = gauss(random);
+  std::vector<double> expected;
+  problem.for_each_sample(positions, [&](const Sample& x, double, std::int64_t) {
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      double y = 0.0;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t j = 0; j < d; ++j) {
+          for (std::int64_t k = 0; k < d; ++k) {
+            const std::int64_t pair = j <= k ? pair_index(j, k, d) : pair_index(k, j, d);
+            for (std::int64_t l = 0; l < d; ++l) {
+              y += v[std::size_t((h * d_out + a) * d + j)] * x.s[std::size_t(pair)] *
+                   q[std::size_t((h * d + k) * d + l)] * x.z[std::size_t(l)];
+            }
+          }
+        }
+      }
+      expected.push_back(y);
+    }
+  });
+  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                             problem.offsets.data(), problem.count(), d);
+  std::vector<double> found(expected.size());
+  evaluate(kernels, layer_from_heads(kernels, v.data(), q.data(), heads, d_out, d), tokens, positions, d_out, 2,
+           [](std::int64_t) {}, found.data());
+  check(close(found, expected, 1e-12), "heads", kernels.name, d, problem.count());
+}
+
+void test_indices() {
+  for (std::int64_t d = 1; d < 40; ++d) {
+    std::int64_t index = 0, triple = 0;
+    for (Pair pair{0, 0}; pair.j < d; pair = next_pair(pair, d), ++index) {
+      const Pair back = pair_at(index, d);
+      check(pair_index(pair.j, pair.k, d) == index && back.j == pair.j && back.k == pair.k, "pairs", "any", d, 0);
+      check(triple_start(pair.j, pair.k, d) == triple, "triples", "any", d, 0);
+      triple += d - pair.k;
+    }
+  }
+}
+
+void test_scan(std::mt19937& random) {
+  Problem problem(3, 50, Positions::all, random);
+  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), 3, 1}, Scalar::float64,
+                                             problem.offsets.data(), problem.count(), 3);
+  check(first_non_finite(tokens, 2) == -1, "scan of finite tokens", "any", 3, 50);
+  problem.tokens[std::size_t(problem.offsets[17] * 3 + 1)] = std::nan("");
+  check(first_non_finite(tokens, 2) == 17, "scan", "any", 3, 50);
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(1);
+  test_indices();
+  test_scan(random);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.supported) continue;
+    for (const Positions positions : {Positions::last, Positions::all, Positions::causal}) {
+      for (const std::int64_t d : {1, 2, 3, 4, 5, 7, 9}) {
+        for (const std::int64_t sequences : {1, 20, 300}) {
+          if (d > 5 && sequences > 20) continue;
+          const Problem problem(d, sequences, positions, random);
+          test_moments(*set.kernels, problem, positions, Precision::float64);
+          test_moments(*set.kernels, problem, positions, Precision::mixed);
+          test_layer(*set.kernels, problem, positions, random);
+        }
+      }
+    }
+    std::printf("%s: done\n", set.kernels->name);
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
