@@ -38,10 +38,12 @@ def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
 def extra_memory(positions: str, d: int, N: int, n: int) -> int:
     """Bytes that accumulating takes beyond its input, at its peak, in a fresh process."""
     code = f"""
-import resource, numpy as np, linattn_fast as la
+import numpy as np, linattn_fast as la
 Z = np.random.default_rng(0).standard_normal(({N}, {n}, {d}))
 la.Moments(1, 0, positions={positions!r}).update(np.ones((3, 3, 1)))  # what is loaded once
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # of this program alone; getrusage would count what the parent held when it forked
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 before = peak()
 la.Moments({d}, 0, positions={positions!r}).update(Z)
 print((peak() - before) * 1024)

@@ -14,19 +14,24 @@ sanitized = pytest.mark.skipif(
 
 @needs_cpu
 @sanitized
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="peak memory is read from /proc"
+)
 @pytest.mark.parametrize("form", ["dense", "list", "float32", "fit"])
 def test_memory_does_not_grow_with_the_number_of_sequences(form):
     """100,000 sequences of 32 tokens at d = 12: below 100 MB beyond the input."""
     outcome = run_python(
         f"""
-import resource, numpy as np, linattn_fast as la
+import numpy as np, linattn_fast as la
 form = {form!r}
 dtype = np.float32 if form == "float32" else np.float64
 Z = np.random.default_rng(0).standard_normal((100_000, 32, 12), dtype=dtype)
 y = Z[:, 0, :1].astype(float)
 given = list(Z) if form == "list" else Z
 la.fit(Z[:10], y[:10]) # load everything that is loaded once
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # of this program alone; getrusage would count what the parent held when it forked
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 before = peak()
 if form == "fit":
     la.fit(Z, y)
@@ -36,7 +41,7 @@ print((peak() - before) * 1024)
 """
     )
     assert outcome.returncode == 0, outcome.stderr
-    assert int(outcome.stdout) < 100e6
+    assert 1e6 < int(outcome.stdout) < 100e6  # the moments alone are 2 MB
 
 
 def test_estimates_grow_as_the_formulas_say():

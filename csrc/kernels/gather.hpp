@@ -23,15 +23,25 @@ inline bool is_one_run(const Sequence* sequences, std::int64_t last, std::int64_
   return true;
 }
 
+// The next vector of sequences lies elsewhere in memory and is short: ask for it while this one is at work, because the
+// processor cannot guess it. `ahead` is null where there is none.
 template <typename T>
-void gather(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last, std::int64_t d,
-            std::int64_t width, double* out, std::int64_t stride) {
+inline void prefetch(const Sequence* ahead, std::int64_t number) {
+  constexpr std::int64_t in_line = 64 / sizeof(T);
+  if (ahead == nullptr || number % in_line != 0) return;
+  for (int i = 0; i < lanes; ++i) __builtin_prefetch(static_cast<const T*>(ahead[i].data) + number);
+}
+
+template <typename T>
+void gather_and_prefetch(const Sequence* sequences, const Sequence* ahead, std::int64_t count, std::int64_t first,
+                         std::int64_t last, std::int64_t d, std::int64_t width, double* out, std::int64_t stride) {
   const Sequence none{nullptr, 0, 0, 0};
   const std::int64_t run = (last - first) * d;
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     std::int64_t done = 0;
     if (lane + lanes <= count && is_one_run(sequences + lane, last, d)) {
       for (; done + lanes <= run; done += lanes) {
+        prefetch<T>(ahead, first * d + done);
         Lanes square[lanes];
         for (int i = 0; i < lanes; ++i) {
           square[i] = load(static_cast<const T*>(sequences[lane + i].data) + first * d + done);
@@ -51,4 +61,10 @@ void gather(const Sequence* sequences, std::int64_t count, std::int64_t first, s
       gather_lane<T>(i < count ? sequences[i] : none, first, last, d, out + i, stride);
     }
   }
+}
+
+template <typename T>
+void gather(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last, std::int64_t d,
+            std::int64_t width, double* out, std::int64_t stride) {
+  gather_and_prefetch<T>(sequences, nullptr, count, first, last, d, width, out, stride);
 }

@@ -70,12 +70,12 @@ inline void second_moment(const double* tokens, std::int64_t length, std::int64_
   moment<true>(tokens, tokens, length, d, d, width, s, stride);
 }
 
-inline void gather_chunk(const Sequence* sequences, Scalar scalar, std::int64_t count, std::int64_t first,
-                         std::int64_t last, std::int64_t d, double* out) {
+inline void gather_chunk(const Sequence* sequences, const Sequence* ahead, Scalar scalar, std::int64_t count,
+                         std::int64_t first, std::int64_t last, std::int64_t d, double* out) {
   if (scalar == Scalar::float32) {
-    gather<float>(sequences, count, first, last, d, lanes, out, lanes);
+    gather_and_prefetch<float>(sequences, ahead, count, first, last, d, lanes, out, lanes);
   } else {
-    gather<double>(sequences, count, first, last, d, lanes, out, lanes);
+    gather_and_prefetch<double>(sequences, ahead, count, first, last, d, lanes, out, lanes);
   }
 }
 
@@ -101,10 +101,11 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
     for (std::int64_t i = 0; i < (pairs + d_out * d + d_out) * lanes; ++i) s_sums[i] = 0.0;
     for (std::int64_t t = 0; t < longest; t += chunk) {
       const std::int64_t last = least(t + chunk, longest);
-      gather_chunk(in.tokens + lane, in.token_scalar, count, t, last, d, z);
+      const Sequence* ahead = lane + 2 * lanes <= in.count ? in.tokens + lane + lanes : nullptr;
+      gather_chunk(in.tokens + lane, ahead, in.token_scalar, count, t, last, d, z);
       second_moment(z, last - t, d, lanes, s_sums, lanes);
       if (d_out == 0) continue;
-      gather_chunk(in.targets + lane, in.target_scalar, count, t, last, d_out, y);
+      gather_chunk(in.targets + lane, nullptr, in.target_scalar, count, t, last, d_out, y);
       moment<false>(y, z, last - t, d_out, d, lanes, map_sums, lanes);
       for (std::int64_t i = 0; i < (last - t) * d_out; ++i) {
         vectors(energy_sums)[i % d_out] += vectors(y)[i] * vectors(y)[i];

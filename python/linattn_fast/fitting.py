@@ -9,12 +9,9 @@ Among equal minimisers the one of least ||C||_F is returned.
 
 from __future__ import annotations
 
-import numbers
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -29,85 +26,15 @@ from .certificate import (
 from .dual import Kernel, solve_dual
 from .features import feature_count
 from .heads import recover_heads
-from .memory import as_memory_limit, estimate_memory, require_memory
+from .memory import as_memory_limit, estimate_memory
 from .moments import Moments, as_precision, require_all_features
 from .orthogonal import solve_on_data
+from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution, refine
 from .result import Fit, FitInfo
-from .solve import SOLVERS, Choice, Solver, factorise, try_cholesky
-from .tokens import Floats, Positions, Tokens, as_positions, as_targets, as_tokens, as_weights
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Checked settings of a fit."""
-
-    alpha: float
-    heads: str | None
-    solver: Solver
-    certify: bool
-    memory_limit: int | None
-
-    def __post_init__(self) -> None:
-        alpha = self.alpha
-        if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real):
-            raise TypeError(f"alpha: a real number is needed, got {type(alpha).__name__}")
-        if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
-            raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
-        if self.heads is not None and not (isinstance(self.heads, str) and self.heads == "svd"):
-            raise ValueError(f"heads: must be 'svd' or None, got {self.heads!r}")
-        if not isinstance(self.solver, str) or self.solver not in SOLVERS:
-            raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
-        as_memory_limit(self.memory_limit)
-
-    def require_memory(self, d: int, d_out: int, positions: Positions, n_samples: int) -> None:
-        """Raise MemoryError when the solver that will run first needs too much."""
-        estimate = estimate_memory(d, d_out, positions=positions, n_samples=n_samples)
-        name = "cholesky" if self.solver == "auto" else self.solver
-        what = f"fit: d = {d} ({feature_count(d)} features), solver {name!r},"
-        require_memory(estimate[name], what, as_memory_limit(self.memory_limit))
-
-
-class Stages(dict[str, float]):
-    """Seconds per stage."""
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
-        start = time.perf_counter()
-        yield
-        self[name] = self.get(name, 0.0) + time.perf_counter() - start
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Checked data of a fit."""
-
-    tokens: Tokens
-    targets: Tokens
-    weights: Floats | None
-    positions: Positions
-    backend: str
-    precision: Precision
-
-    @property
-    def n_samples(self) -> int:
-        """Number of queries."""
-        return self.tokens.n_samples(self.positions)
-
-    def moments(self, progress: bool | Callable[[int, int], object]) -> Moments:
-        """Accumulate the moments of the data."""
-        moments = Moments(
-            self.tokens.d,
-            self.targets.d,
-            positions=self.positions,
-            backend=self.backend,
-            precision=self.precision,
-        )
-        with Bar(self.n_samples, "moments", progress) as report:
-            moments.add_checked(self.tokens, self.targets, self.weights, report)
-        return moments
+from .solve import Choice, Solver, factorise, try_cholesky
+from .tokens import Floats, Positions, as_positions, as_targets, as_tokens, as_weights
 
 
 def _normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
