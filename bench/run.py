@@ -178,6 +178,7 @@ def plot(rows: list[Row], machine: str) -> None:
             xytext=(6, -12),
         )
     left.set(title="Tokens to moments, last position", xlabel="d", ylabel="µs per sequence")
+    left.margins(0.12)
     left.set_xticks(d, [str(k) for k in d])
     left.minorticks_off()
     left.legend()
