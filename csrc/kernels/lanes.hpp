@@ -47,57 +47,57 @@ inline Lanes load(const float* source) {
   return __builtin_convertvector(*reinterpret_cast<const UnalignedFloats*>(source), Lanes);
 }
 
+// Two vectors' elements in a new order. GCC has had Clang's name for it since version 12.
+#if defined(__clang__) || __GNUC__ >= 12
+#define LINATTN_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef long long LaneNumbers __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
+#define LINATTN_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
+#endif
+
 // rows[i][j] -> rows[j][i] for a square of lanes x lanes: interleave ever larger pieces of two rows.
 #if LINATTN_VECTOR_BYTES == 16
 inline void transpose(Lanes* r) {
   const Lanes a = r[0], b = r[1];
-  r[0] = __builtin_shufflevector(a, b, 0, 2);
-  r[1] = __builtin_shufflevector(a, b, 1, 3);
-}
-inline Lanes fold(FloatLanes v) {
-  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1), Lanes) +
-         __builtin_convertvector(__builtin_shufflevector(v, v, 2, 3), Lanes);
+  r[0] = LINATTN_SHUFFLE(a, b, 0, 2);
+  r[1] = LINATTN_SHUFFLE(a, b, 1, 3);
 }
 #elif LINATTN_VECTOR_BYTES == 32
 inline void transpose(Lanes* r) {
   Lanes t[4];
   for (int i = 0; i < 4; i += 2) {
-    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 4, 2, 6);
-    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 5, 3, 7);
+    t[i] = LINATTN_SHUFFLE(r[i], r[i + 1], 0, 4, 2, 6);
+    t[i + 1] = LINATTN_SHUFFLE(r[i], r[i + 1], 1, 5, 3, 7);
   }
   for (int i = 0; i < 2; ++i) {
-    r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 4, 5);
-    r[i + 2] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 6, 7);
+    r[i] = LINATTN_SHUFFLE(t[i], t[i + 2], 0, 1, 4, 5);
+    r[i + 2] = LINATTN_SHUFFLE(t[i], t[i + 2], 2, 3, 6, 7);
   }
-}
-inline Lanes fold(FloatLanes v) {
-  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3), Lanes) +
-         __builtin_convertvector(__builtin_shufflevector(v, v, 4, 5, 6, 7), Lanes);
 }
 #else
 inline void transpose(Lanes* r) {
   Lanes t[8];
   for (int i = 0; i < 8; i += 2) {
-    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    t[i] = LINATTN_SHUFFLE(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    t[i + 1] = LINATTN_SHUFFLE(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
   }
   for (int i = 0; i < 8; i += 4) {
     for (int j = i; j < i + 2; ++j) {
-      r[j] = __builtin_shufflevector(t[j], t[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-      r[j + 2] = __builtin_shufflevector(t[j], t[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+      r[j] = LINATTN_SHUFFLE(t[j], t[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      r[j + 2] = LINATTN_SHUFFLE(t[j], t[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
     }
   }
   for (int i = 0; i < 4; ++i) {
     const Lanes a = r[i], b = r[i + 4];
-    r[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-    r[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    r[i] = LINATTN_SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    r[i + 4] = LINATTN_SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   }
-}
-inline Lanes fold(FloatLanes v) {
-  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), Lanes) +
-         __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), Lanes);
 }
 #endif
 
-// The two halves of float sums, added in float64 (fold above); float64 sums stay as they are.
-inline Lanes fold(Lanes v) { return v; }
+// The two halves of float sums, added in float64; float64 sums stay as they are.
+inline Lanes fold(const FloatLanes& v) {
+  const float* floats = reinterpret_cast<const float*>(&v);
+  return load(floats) + load(floats + lanes);
+}
+inline const Lanes& fold(const Lanes& v) { return v; }
