@@ -157,6 +157,7 @@ def fit_moments(
     memory_limit: int | None,
 ) -> Fit:
     """Fit from moments alone: :meth:`Moments.fit`."""
+    # Any string may turn up as solver: Settings checks it.
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
     if settings.solver in ("dual", "qr"):
         raise ValueError(
