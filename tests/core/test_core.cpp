@@ -31,10 +31,12 @@ struct Problem {
   std::vector<std::int64_t> offsets{0};
   std::vector<double> tokens, targets, weights;
 
-  Problem(std::int64_t dimension, std::int64_t sequences, Positions positions, std::mt19937& random) : d(dimension) {
+  Problem(std::int64_t dimension, std::int64_t sequences, Positions positions, std::mt19937& random,
+          std::uint64_t longest = 9)
+      : d(dimension) {
     std::normal_distribution<double> gauss;
     for (std::int64_t i = 0; i < sequences; ++i) {
-      offsets.push_back(offsets.back() + 1 + std::int64_t(random() % 9));
+      offsets.push_back(offsets.back() + 1 + std::int64_t(random() % longest));
       weights.push_back(std::abs(gauss(random)));
     }
     tokens.resize(std::size_t(offsets.back() * d));
@@ -199,6 +201,8 @@ int main() {
         }
       }
     }
+    // Sequences that go on over several blocks.
+    test_moments(*set.kernels, Problem(3, 4, Positions::causal, random, 3000), Positions::causal, Precision::float64);
     std::printf("%s: done\n", set.kernels->name);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
