@@ -14,7 +14,7 @@ namespace {
 
 // Sums up to this size (doubles) are kept once per slab of samples instead of being shared by all threads.
 constexpr std::int64_t slab_limit = 64 * 1024;
-constexpr std::int64_t most_slabs = 64, blocks_in_slab = 4;
+constexpr std::int64_t most_slabs = 64, blocks_in_slab = 8;
 // Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
 constexpr std::int64_t blocks_budget = 4 << 20;
 

@@ -2,9 +2,11 @@
 //
 //   register tile   rows x columns vectors of sums, rows + 1 more for operands:
 //                     16 registers (SSE2, AVX2): 3 x 4;  32 registers (AVX-512, NEON): 4 x 6
-//   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (16 KiB) and one of
-//                   tile_rows (12 KiB) share a 32 KiB L1 cache; rounding grows with block_samples + N / block_samples.
-//   task_rows       product rows formed and multiplied by one task: 48 x 512 doubles = 192 KiB, within a 512 KiB L2.
+//   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (8 KiB) and one of
+//                   tile_rows (6 KiB) take half of a 32 KiB L1 cache: the other half may be another thread's, on
+//                   cores that run two. Rounding grows with block_samples + N / block_samples.
+//   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB of a 512 KiB L2, which
+//                   at d = 16 also holds the columns (272 KiB).
 //   block_stride    doubles from one row of a block to the next: one cache line more than block_samples, because rows a
 //                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
@@ -23,7 +25,7 @@
 
 namespace linattn {
 
-constexpr std::int64_t block_samples = 512;
+constexpr std::int64_t block_samples = 256;
 constexpr std::int64_t task_rows = 48;
 constexpr std::int64_t block_stride = block_samples + 8;
 constexpr std::int64_t group_samples = 32;

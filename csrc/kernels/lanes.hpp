@@ -22,7 +22,7 @@ struct VectorOf<float> {
 template <typename T>
 using Vector = typename VectorOf<T>::type;
 
-inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 template <typename T>
 inline const Vector<T>* vectors(const T* row) {

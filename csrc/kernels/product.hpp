@@ -4,36 +4,69 @@
 // start to end. Product rows are formed while packing and are never stored elsewhere. T is the type of the products
 // inside a block of samples: float64, or float32 for mixed precision; totals are always float64.
 
-// packed[v][i] = row i of the panel, vector v; the last panel is as narrow as what is left.
-template <typename T, typename Row>
-void pack(const Row& row, std::int64_t rows, std::int64_t panel, std::int64_t samples, T* out) {
+// Rounds of a loop that are written out: sample counts are multiples of sample_quantum. Instructions beside the
+// arithmetic cost most where another thread shares the core.
+template <typename T>
+constexpr int unrolled =
+    static_cast<int>(least(4, sample_quantum * static_cast<std::int64_t>(sizeof(T)) / LINATTN_VECTOR_BYTES));
+
+// Rows that are packed: products of two rows, or rows as they are.
+template <typename T>
+struct ProductRows {
+  struct Row {
+    const Vector<T>*x, *y;
+    Vector<T> operator[](std::int64_t v) const { return x[v] * y[v]; }
+  };
+  const T *left, *right;
+  std::int64_t stride;
+  const RowPair* pairs;
+  Row operator()(std::int64_t i) const {
+    return {vectors(left + pairs[i].x * stride), vectors(right + pairs[i].y * stride)};
+  }
+};
+
+template <typename T>
+struct PlainRows {
+  const T* source;
+  std::int64_t stride;
+  const Vector<T>* operator()(std::int64_t i) const { return vectors(source + i * stride); }
+};
+
+// packed[v][i] = vector v of row first + i, i < P.
+template <typename T, int P, typename Rows>
+void pack_panel(std::int64_t width, const Rows& rows, std::int64_t first, std::int64_t length, Vector<T>* packed) {
+  if constexpr (P > 1) {
+    if (width < P) return pack_panel<T, P - 1>(width, rows, first, length, packed);
+  }
+  decltype(rows(0)) row[P];
+  for (int i = 0; i < P; ++i) row[i] = rows(first + i);
+  for (std::int64_t v = 0; v < length; v += unrolled<T>) {
+#pragma GCC unroll 4
+    for (int u = 0; u < unrolled<T>; ++u) {
+      for (int i = 0; i < P; ++i) packed[(v + u) * P + i] = row[i][v + u];
+    }
+  }
+}
+
+// The last panel is as narrow as what is left.
+template <typename T, typename Rows>
+void pack(const Rows& rows, std::int64_t count, std::int64_t panel, std::int64_t samples, T* out) {
   const std::int64_t length = samples * static_cast<std::int64_t>(sizeof(T)) / LINATTN_VECTOR_BYTES;
-  for (std::int64_t first = 0; first < rows; first += panel) {
-    const std::int64_t width = least(panel, rows - first);
-    Vector<T>* packed = vectors(out + first * samples);
-    for (std::int64_t i = 0; i < width; ++i) row(first + i, packed + i, width, length);
+  for (std::int64_t first = 0; first < count; first += panel) {
+    pack_panel<T, LINATTN_TILE_COLUMNS>(least(panel, count - first), rows, first, length, vectors(out + first * samples));
   }
 }
 
 template <typename T>
 void pack_products(const T* left, const T* right, std::int64_t stride, const RowPair* pairs, std::int64_t rows,
                    std::int64_t panel, std::int64_t samples, T* out) {
-  const auto product = [=](std::int64_t i, Vector<T>* packed, std::int64_t step, std::int64_t length) {
-    const Vector<T>* x = vectors(left + pairs[i].x * stride);
-    const Vector<T>* y = vectors(right + pairs[i].y * stride);
-    for (std::int64_t v = 0; v < length; ++v) packed[v * step] = x[v] * y[v];
-  };
-  pack(product, rows, panel, samples, out);
+  pack(ProductRows<T>{left, right, stride, pairs}, rows, panel, samples, out);
 }
 
 template <typename T>
 void pack_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t panel, std::int64_t samples,
                T* out) {
-  const auto copy = [=](std::int64_t i, Vector<T>* packed, std::int64_t step, std::int64_t length) {
-    const Vector<T>* x = vectors(source + i * stride);
-    for (std::int64_t v = 0; v < length; ++v) packed[v * step] = x[v];
-  };
-  pack(copy, rows, panel, samples, out);
+  pack(PlainRows<T>{source, stride}, rows, panel, samples, out);
 }
 
 // c[j] += scale_j times the sum over the lanes of v[j], j < N: a transposition turns sums across vectors into sums of
@@ -64,15 +97,19 @@ void product_tile(const Vector<T>* __restrict a, const Vector<T>* __restrict b, 
   Vector<T> sums[M][N];
   clear(sums);
   do {
-    Vector<T> left[M];
-    for (int i = 0; i < M; ++i) left[i] = a[i];
-    for (int j = 0; j < N; ++j) {
-      const Vector<T> right = b[j];
-      for (int i = 0; i < M; ++i) sums[i][j] += left[i] * right;
+#pragma GCC unroll 4
+    for (int u = 0; u < unrolled<T>; ++u) {
+      Vector<T> left[M];
+      for (int i = 0; i < M; ++i) left[i] = a[u * M + i];
+      for (int j = 0; j < N; ++j) {
+        const Vector<T> right = b[u * N + j];
+        for (int i = 0; i < M; ++i) sums[i][j] += left[i] * right;
+      }
     }
-    a += M;
-    b += N;
-  } while (--length > 0);
+    a += unrolled<T> * M;
+    b += unrolled<T> * N;
+    length -= unrolled<T>;
+  } while (length > 0);
   for (int i = 0; i < M; ++i) {
     Lanes folded[N];
     for (int j = 0; j < N; ++j) folded[j] = fold(sums[i][j]);
