@@ -122,3 +122,26 @@ def sklearn_last(Z: np.ndarray) -> np.ndarray:
     ]
     phi = products[:, picked]
     return phi.T @ phi
+
+
+def expert_predict(V: np.ndarray, Q: np.ndarray, Z: np.ndarray, positions: str) -> np.ndarray:
+    """The map M = sum_h V_h S Q_h of every S, by matrix products: (N, d_out) or (N, n, d_out)."""
+    N, n, d = Z.shape
+    d_out = V.shape[1]
+    W = np.einsum("haj,hkl->jkal", V, Q).reshape(d * d, d_out * d)
+    size = max(1, CHUNK_BYTES // (8 * d * d * (n if positions == "causal" else 1)))
+    answers = []
+    for start in range(0, N, size):
+        z = Z[start : start + size]
+        if positions == "causal":
+            S = np.cumsum(z[:, :, :, None] * z[:, :, None, :], axis=1)
+            M = (S.reshape(-1, d * d) @ W).reshape(len(z), n, d_out, d)
+            answers.append((M @ z[..., None])[..., 0])
+            continue
+        S = z.transpose(0, 2, 1) @ z
+        M = (S.reshape(-1, d * d) @ W).reshape(len(z), d_out, d)
+        if positions == "all":
+            answers.append(z @ M.transpose(0, 2, 1))
+        else:
+            answers.append((M @ z[:, -1, :, None])[..., 0])
+    return np.concatenate(answers)

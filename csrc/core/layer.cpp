@@ -130,6 +130,7 @@ class GroupEvaluator {
   void operator()(std::int64_t first, std::int64_t count, const Tick& tick) {
     tick();
     state_.group.select(first, count);
+    for (std::int64_t column = 0; column < count; ++column) starts_[column] = tokens_.row_start(first + column);
     switch (positions_) {
       case Positions::last:
         return last_query();
@@ -193,7 +194,7 @@ class GroupEvaluator {
   // Columns of y to rows of out, for the sequences that have a position t.
   void store_position(std::int64_t t) {
     for (std::int64_t column = 0; column < state_.group.count(); ++column) {
-      if (t < state_.group[column].length) store(column, tokens_.row_start(state_.group.first() + column) + t);
+      if (t < state_.group[column].length) store(column, starts_[column] + t);
     }
   }
 
@@ -209,6 +210,7 @@ class GroupEvaluator {
   std::int64_t d_out_;
   double* out_;
   GroupState state_;
+  std::int64_t starts_[group_samples] = {};  // rows of the group's first tokens
 };
 
 class GroupGenerator {

@@ -20,8 +20,8 @@ constexpr std::int64_t blocks_budget = 4 << 20;
 
 // A task's left factor and where its rows go. One per thread.
 struct TaskRows {
-  Buffer packed{task_rows * block_samples};
-  FloatBuffer narrow_packed{task_rows * block_samples};
+  Buffer packed{task_rows * block_samples_mixed};
+  FloatBuffer narrow_packed{task_rows * block_samples_mixed};
   RowPair pairs[task_rows];
   double* targets[task_rows];
   std::int64_t first_columns[task_rows];
@@ -156,7 +156,7 @@ void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs,
 // Many rows: all threads share the sums, each adding to rows of its own, block after block.
 void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
   const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
-  const std::int64_t block_bytes = 8 * block_samples * (3 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
+  const std::int64_t block_bytes = 8 * block_samples(work.precision) * (3 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
   const std::int64_t at_once = std::min(
       total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
   std::vector<SampleBlock> blocks;
@@ -194,7 +194,7 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
             add_energy(block(i), sums.energy);
           }
         }
-        if (rank == 0) work.monitor(std::min(work.data.samples(), first * block_samples));
+        if (rank == 0) work.monitor(std::min(work.data.samples(), first * block_samples(work.precision)));
       });
     }
   });

@@ -5,7 +5,8 @@
 
 namespace linattn {
 
-// Floating-point operations a second (a multiply-add counts as two) on `threads` threads: the best of several short runs.
+// Floating-point operations a second (a multiply-add counts as two) on `threads` threads, in one run
+// of about a tenth of a second.
 double multiply_add_rate(const Kernels& kernels, int threads);
 
 }  // namespace linattn

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../kernels/block_sizes.hpp"
 #include "index.hpp"
 
 namespace linattn {
@@ -45,7 +44,7 @@ SampleBlock::SampleBlock(const Data& data, Precision precision)
     : s(pair_count(data.d()) * block_stride),
       weights(block_stride),
       y(data.d_out() * block_stride),
-      pair_columns(pair_count(data.d()) * block_samples),
+      pair_columns(pair_count(data.d()) * block_samples(precision)),
       energy(static_cast<std::size_t>(data.d_out())) {
   const std::int64_t d = data.d(), d_out = data.d_out(), pairs = pair_count(d);
   const bool all = data.positions == Positions::all, mixed = precision == Precision::mixed;
@@ -60,10 +59,10 @@ SampleBlock::SampleBlock(const Data& data, Precision precision)
     narrow_s = NarrowRows(pairs);
     narrow_right = NarrowRows(all ? pairs : d);
     if (!all) narrow_z = NarrowRows(d);
-    narrow_columns = FloatBuffer(pairs * block_samples);
+    narrow_columns = FloatBuffer(pairs * block_samples(precision));
     column_scale.resize(static_cast<std::size_t>(pairs));
   } else if (!all) {
-    query_columns = Buffer(pairs * block_samples);
+    query_columns = Buffer(pairs * block_samples(precision));
   }
 }
 
@@ -81,14 +80,16 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
   }
 }
 
-std::int64_t BlockFiller::blocks() const { return (data_.samples() + block_samples - 1) / block_samples; }
+std::int64_t BlockFiller::blocks() const {
+  return (data_.samples() + block_samples(precision_) - 1) / block_samples(precision_);
+}
 
 std::int64_t BlockFiller::block_size(std::int64_t b) const {
-  return std::min(block_samples, data_.samples() - b * block_samples);
+  return std::min(block_samples(precision_), data_.samples() - b * block_samples(precision_));
 }
 
 void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
-  const std::int64_t first = b * block_samples, count = block_size(b);
+  const std::int64_t first = b * block_samples(precision_), count = block_size(b);
   block.samples = padded(count);
   std::fill_n(block.weights.data(), block.samples, 0.0);
   switch (data_.positions) {
@@ -237,7 +238,7 @@ void BlockFiller::pack_narrow(SampleBlock& block) {
 
 bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
   if (data_.positions != Positions::causal) return false;
-  const std::int64_t first = b * block_samples, i = data_.tokens.sequence_of(first);
+  const std::int64_t first = b * block_samples(precision_), i = data_.tokens.sequence_of(first);
   const std::int64_t before = first - data_.tokens.row_start(i);
   if (before == 0) return false;
   Sequence prefix = data_.tokens[i];

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../kernels/block_sizes.hpp"
 #include "buffer.hpp"
 #include "kernels.hpp"
 #include "positions.hpp"
@@ -17,6 +18,10 @@
 namespace linattn {
 
 enum class Precision { float64, mixed };
+
+constexpr std::int64_t block_samples(Precision precision) {
+  return precision == Precision::mixed ? block_samples_mixed : block_samples_float64;
+}
 
 // What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence).
 struct Data {
@@ -66,7 +71,7 @@ struct SampleBlock {
   std::vector<std::int64_t> sequence_ends;  // columns after the last one of each sequence
 };
 
-// Fills blocks; block b holds samples b * block_samples and on. Holds scratch memory: one per thread.
+// Fills blocks; block b holds samples b * block_samples(precision) and on. Holds scratch memory: one per thread.
 class BlockFiller {
  public:
   BlockFiller(const Kernels& kernels, const Data& data, Precision precision);

@@ -2,12 +2,13 @@
 //
 //   register tile   rows x columns vectors of sums, rows + 1 more for operands:
 //                     16 registers (SSE2, AVX2): 3 x 4;  32 registers (AVX-512, NEON): 4 x 6
-//   block_samples   samples in one block of the matrix product. A panel of tile_columns rows (8 KiB) and one of
-//                   tile_rows (6 KiB) take half of a 32 KiB L1 cache: the other half may be another thread's, on
-//                   cores that run two. Rounding grows with block_samples + N / block_samples.
+//   block_samples   samples in one block of the matrix product: 2 KiB a row, in float64 or float32. A panel of
+//                   tile_columns rows (8 KiB) and one of tile_rows (6 KiB) take half of a 32 KiB L1 cache: the other
+//                   half may be another thread's, on cores that run two. Rounding grows with block_samples + N /
+//                   block_samples.
 //   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB of a 512 KiB L2, which
 //                   at d = 16 also holds the columns (272 KiB).
-//   block_stride    doubles from one row of a block to the next: one cache line more than block_samples, because rows a
+//   block_stride    doubles from one row of a block to the next: one cache line more than the most samples, because rows a
 //                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
 //   chunk_numbers   coordinates of tokens turned into vectors at a time: 512 x 4 or 8 lanes = 16 or 32 KiB, within L1.
@@ -25,9 +26,9 @@
 
 namespace linattn {
 
-constexpr std::int64_t block_samples = 256;
+constexpr std::int64_t block_samples_float64 = 256, block_samples_mixed = 512;
 constexpr std::int64_t task_rows = 48;
-constexpr std::int64_t block_stride = block_samples + 8;
+constexpr std::int64_t block_stride = block_samples_mixed + 8;
 constexpr std::int64_t group_samples = 32;
 constexpr std::int64_t chunk_numbers = 512;
 

@@ -40,21 +40,32 @@ inline void apply(const double* matrix, std::int64_t rows, std::int64_t columns,
   for (; lane < width; lane += lanes) apply_columns<1>(matrix, rows, columns, in + lane, width, out + lane);
 }
 
+// y[h][j] = sum_k S[j,k] x[h][k] for H heads and one vector of samples; each entry of S is read once for all of them.
+template <int H>
+void apply_symmetric_tile(const double* s, std::int64_t d, const double* x, std::int64_t width, double* y) {
+  const std::int64_t head = d * width;
+  for (std::int64_t j = 0; j < d; ++j) {
+    Lanes sums[1][H];
+    clear(sums);
+    const double* entry = s + j * width;  // S[0,j], then S[1,j] .. S[j,j], S[j,j+1] ..
+    for (std::int64_t k = 0; k < d; ++k) {
+      const Lanes value = *vectors(entry);
+      for (int h = 0; h < H; ++h) sums[0][h] += value * *vectors(x + h * head + k * width);
+      entry += (k < j ? d - k - 1 : 1) * width;
+    }
+    for (int h = 0; h < H; ++h) *vectors(y + h * head + j * width) = sums[0][h];
+  }
+}
+
 inline void apply_symmetric(const double* s, std::int64_t d, const double* in, std::int64_t count, std::int64_t width,
                             double* out) {
-  for (std::int64_t h = 0; h < count; ++h) {
-    const double* x = in + h * d * width;
-    double* y = out + h * d * width;
-    for (std::int64_t lane = 0; lane < width; lane += lanes) {
-      for (std::int64_t j = 0; j < d; ++j) {
-        Lanes total = {};
-        for (std::int64_t k = 0; k < d; ++k) {
-          const std::int64_t pair = j <= k ? pair_index(j, k, d) : pair_index(k, j, d);
-          total += *vectors(s + pair * width + lane) * *vectors(x + k * width + lane);
-        }
-        *vectors(y + j * width + lane) = total;
-      }
+  const std::int64_t head = d * width;
+  for (std::int64_t lane = 0; lane < width; lane += lanes) {
+    std::int64_t h = 0;
+    for (; h + 4 <= count; h += 4) {
+      apply_symmetric_tile<4>(s + lane, d, in + h * head + lane, width, out + h * head + lane);
     }
+    for (; h < count; ++h) apply_symmetric_tile<1>(s + lane, d, in + h * head + lane, width, out + h * head + lane);
   }
 }
 

@@ -95,3 +95,12 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
         s, z = samples_of(tokens)
         features = s[:, table, None] * z[:, None, None, :]
         return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
+
+
+def head_coefficients(V: Floats, Q: Floats) -> Floats:
+    """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
+    d_out, d = V.shape[1:]
+    W = np.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
+    j, k = np.triu_indices(d)
+    C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])
+    return np.ascontiguousarray(C.reshape(d_out, feature_count(d)))

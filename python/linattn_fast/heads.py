@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import svd
 
 from .backend import get_backend
-from .features import feature_count, pair_table
+from .features import feature_count, head_coefficients, pair_table
 from .memory import as_size, require_memory
 from .tokens import Floats, Positions, as_positions, as_tokens, non_finite_error
 
@@ -150,11 +150,7 @@ class Heads:
 
     def coefficients(self) -> Floats:
         """Coefficients (d_out, p) of the features."""
-        d = self.d
-        W = np.einsum("haj,hkl->ajkl", self.V, self.Q)
-        j, k = np.triu_indices(d)
-        C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])
-        return np.ascontiguousarray(C.reshape(self.d_out, feature_count(d)))
+        return head_coefficients(self.V, self.Q)
 
     def distance(self, other: Heads) -> float:
         """Frobenius norm of the difference of coefficients: 0 when the functions are the same."""

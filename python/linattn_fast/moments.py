@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .result import Fit
 
 _FILE_VERSION = 1
-_BLOCK = 256
+_BLOCK = {"float64": 256, "mixed": 512}
 """Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
@@ -80,7 +80,7 @@ class Moments:
     features
         None in this version: all features.
     precision
-        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
+        "float64", or "mixed": float32 products inside a block of 512 samples, float64 totals (see
         docs/design.md for its error).
     backend
         "auto", "cpu" or "numpy".
@@ -194,7 +194,8 @@ class Moments:
             if any(z[queries].any() for z in tokens):
                 raise underflow_error(tokens)
         samples = tokens.n_samples(self.positions)
-        steps = _BLOCK + samples // _BLOCK
+        block = _BLOCK[self.precision]
+        steps = block + samples // block
         return sums, samples, total_weight(tokens, weights, self.positions), steps
 
     def _add(self, sums: BatchMoments, n_samples: int, weight: float, steps: int) -> None:

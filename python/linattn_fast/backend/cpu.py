@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import compact
+from ..features import head_coefficients
 from ..threads import get_num_threads
 from ..tokens import Floats, Positions, Tokens, non_finite_error
 from . import (
@@ -45,6 +46,20 @@ def describe() -> str:
     ]
     rest = f"; also compiled: {', '.join(others)}" if others else ""
     return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
+
+
+def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -> bool:
+    """Whether heads are applied with fewer multiply-adds as coefficients, forming those included.
+
+    One query costs H (2 d^2 + d d_out) with heads; the map sum_h V_h S Q_h of one S costs d_out d q
+    with coefficients, for any number of queries.
+    """
+    H, d_out, d = V.shape
+    queries = min(tokens.n_rows // len(tokens), d) if positions == "all" else 1
+    with_heads = queries * H * (2 * d * d + d * d_out)
+    with_coefficients = d_out * d * (d * (d + 1) // 2)
+    sums = tokens.n_rows if positions == "causal" else len(tokens)
+    return sums * with_coefficients + H * d_out * d**3 < sums * with_heads
 
 
 class CpuBackend:
@@ -96,6 +111,10 @@ class CpuBackend:
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""
+        if _coefficients_are_cheaper(V, tokens, positions):
+            C = head_coefficients(V, Q)
+            if np.isfinite(C).all():
+                return self.coefficients(C, tokens, positions)
         try:
             y = _cpu.evaluate_heads(
                 V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
