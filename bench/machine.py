@@ -35,9 +35,17 @@ def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
     return [statistics.median(spent) for spent in times]
 
 
+def _in_fresh_process(code: str) -> float:
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return float(outcome.stdout)
+
+
 def extra_memory(positions: str, d: int, N: int, n: int) -> int:
     """Bytes that accumulating takes beyond its input, at its peak, in a fresh process."""
-    code = f"""
+    return int(
+        _in_fresh_process(f"""
 import numpy as np, linattn_fast as la
 Z = np.random.default_rng(0).standard_normal(({N}, {n}, {d}))
 la.Moments(1, 0, positions={positions!r}).update(np.ones((3, 3, 1)))  # what is loaded once
@@ -47,8 +55,25 @@ def peak():  # of this program alone; getrusage would count what the parent held
 before = peak()
 la.Moments({d}, 0, positions={positions!r}).update(Z)
 print((peak() - before) * 1024)
-"""
-    outcome = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+""")
     )
-    return int(outcome.stdout)
+
+
+def flop_rate(positions: str, d: int, N: int, n: int, flops: float, repeats: int) -> float:
+    """``flops`` over the seconds of one accumulation, as a fraction of the multiply-add peak.
+
+    Both are medians of runs in turns, in a fresh process: no other library's threads disturb.
+    """
+    return _in_fresh_process(f"""
+import statistics, time
+import numpy as np, linattn_fast as la
+from linattn_fast import _cpu
+Z = np.random.default_rng({d}).standard_normal(({N}, {n}, {d}))
+seconds, peaks = [], []
+for _ in range({repeats} + 1):
+    peaks.append(_cpu.multiply_add_rate(la.get_num_threads()))
+    start = time.perf_counter()
+    la.Moments({d}, 0, positions={positions!r}, backend="cpu").update(Z)
+    seconds.append(time.perf_counter() - start)
+print({flops} / statistics.median(seconds[1:]) / statistics.median(peaks[1:]))
+""")

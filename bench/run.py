@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 import competitors
 import matplotlib as mpl
 import numpy as np
-from machine import alternate, extra_memory, processor
+from machine import alternate, extra_memory, flop_rate, processor
 
 import linattn_fast as la
 from linattn_fast import _cpu
@@ -59,21 +58,6 @@ def accumulate(Z: np.ndarray, positions: str, precision: str = "float64") -> la.
     return moments.update(Z)
 
 
-class Peak:
-    """The machine's multiply-adds, run in turns with the others: it slows down as they do."""
-
-    def __init__(self) -> None:
-        self._rates: list[float] = []
-
-    def __call__(self) -> None:
-        self._rates.append(_cpu.multiply_add_rate(la.get_num_threads()))
-
-    @property
-    def rate(self) -> float:
-        """Flops a second, the median."""
-        return statistics.median(self._rates)
-
-
 def gram_flops(positions: str, d: int, N: int, n: int) -> int:
     return 2 * N * (n if positions == "causal" else 1) * int(np.prod(shape(d, positions)))
 
@@ -87,10 +71,9 @@ def compare(
     for name, other in others.items():
         answer = other(Z)
         check(gram, competitors.symmetric_part(answer, d) if name.startswith("literal") else answer)
-    peak = Peak()
-    competing = [partial(other, Z) for other in others.values()]
-    ours, _, *theirs = alternate([lambda: accumulate(Z, positions), peak, *competing], REPEATS)
-    fraction = gram_flops(positions, d, N, n) / ours / peak.rate
+    runs = [lambda: accumulate(Z, positions), *(partial(other, Z) for other in others.values())]
+    ours, *theirs = alternate(runs, REPEATS)
+    fraction = flop_rate(positions, d, N, n, gram_flops(positions, d, N, n), REPEATS)
     memory = extra_memory(positions, d, N, n)
     scenario = f"{positions}, d = {d}, n = {n}, N = {N:,}"
     return [

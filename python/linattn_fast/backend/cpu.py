@@ -59,7 +59,7 @@ def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -
     with_heads = queries * H * (2 * d * d + d * d_out)
     with_coefficients = d_out * d * (d * (d + 1) // 2)
     sums = tokens.n_rows if positions == "causal" else len(tokens)
-    return sums * with_coefficients + H * d_out * d**3 < sums * with_heads
+    return bool(sums * with_coefficients + H * d_out * d**3 < sums * with_heads)
 
 
 class CpuBackend:
@@ -112,9 +112,11 @@ class CpuBackend:
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""
         if _coefficients_are_cheaper(V, tokens, positions):
-            C = head_coefficients(V, Q)
+            with np.errstate(all="ignore"):  # heads may be finite where their products are not
+                C = head_coefficients(V, Q)
             if np.isfinite(C).all():
-                return self.coefficients(C, tokens, positions)
+                y = self._apply_coefficients(C, tokens, positions)
+                return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
         try:
             y = _cpu.evaluate_heads(
                 V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
@@ -125,13 +127,16 @@ class CpuBackend:
 
     def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.coefficients`."""
+        y = self._apply_coefficients(C, tokens, positions)
+        return require_finite_outputs(y, tokens, {"coefficients": C})
+
+    def _apply_coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         try:
-            y = _cpu.evaluate_coefficients(
+            return _cpu.evaluate_coefficients(
                 C, tokens.storage, tokens.offsets, positions, get_num_threads()
             )
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
-        return require_finite_outputs(y, tokens, {"coefficients": C})
 
     def generate(
         self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
