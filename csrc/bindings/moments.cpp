@@ -53,12 +53,13 @@ py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& of
   const Kernels& chosen = kernels();
   const Monitor monitor = make_monitor(progress);
   threads = checked_threads(threads);
+  bool underflow = false;
   {
     const py::gil_scoped_release release;
-    accumulate_moments(chosen, data, precision == "mixed" ? Precision::mixed : Precision::float64, threads, monitor,
+    underflow = accumulate_moments(chosen, data, precision == "mixed" ? Precision::mixed : Precision::float64, threads, monitor,
                        sums);
   }
-  return py::make_tuple(gram, cross, energy);
+  return py::make_tuple(gram, cross, energy, underflow);
 }
 
 std::int64_t scan(const py::object& storage, const std::optional<Offsets>& offsets, int threads) {
@@ -75,7 +76,8 @@ void register_moments(py::module_& module) {
   module.def("accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"),
              py::arg("target_offsets"), py::arg("weights"), py::arg("positions"), py::arg("precision"),
              py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
-             "Compact Gram (flat), cross moment (d_out, d, q) and target energy (d_out) of a batch.");
+             "Compact Gram (flat), cross moment (d_out, d, q) and target energy (d_out) of a batch, and whether a result "
+             "underflowed.");
   module.def("first_non_finite", &scan, py::arg("tokens"), py::arg("offsets"), py::arg("threads"),
              "Index of the first sequence with NaN or infinity, or -1.");
 }

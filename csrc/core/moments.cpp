@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <vector>
 
 #include "../kernels/block_sizes.hpp"
@@ -130,12 +131,27 @@ class MomentProduct {
   std::int64_t pairs_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
 };
 
+// Reads the processor's sticky flag for the time it lives; it costs nothing while the work is done.
+class UnderflowWatch {
+ public:
+  explicit UnderflowWatch(std::atomic<bool>& seen) : seen_(seen) { std::feclearexcept(FE_UNDERFLOW); }
+  ~UnderflowWatch() {
+    if (std::fetestexcept(FE_UNDERFLOW) != 0) seen_ = true;
+  }
+  UnderflowWatch(const UnderflowWatch&) = delete;
+  UnderflowWatch& operator=(const UnderflowWatch&) = delete;
+
+ private:
+  std::atomic<bool>& seen_;
+};
+
 struct Work {
   const Kernels& kernels;
   const Data& data;
   Precision precision;
   const Monitor& monitor;
   MomentProduct product;
+  std::atomic<bool>& underflow;
 
   std::int64_t pairs() const { return pair_count(data.d()); }
 };
@@ -166,6 +182,7 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
 
   const int useful = static_cast<int>(std::min<std::int64_t>(threads, work.product.tasks()));
   Team::run(useful, [&](Team& team, int rank) {
+    const UnderflowWatch watch(work.underflow);
     BlockFiller filler(work.kernels, work.data, work.precision);
     TaskRows rows;
     for (std::int64_t first = 0; first < total; first += at_once) {
@@ -211,6 +228,7 @@ void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) 
   std::atomic<std::int64_t> done{0};
 
   Team::run(static_cast<int>(std::min<std::int64_t>(threads, slabs)), [&](Team& team, int rank) {
+    const UnderflowWatch watch(work.underflow);
     BlockFiller filler(work.kernels, work.data, work.precision);
     SampleBlock block(work.data, work.precision);
     TaskRows rows;
@@ -248,15 +266,18 @@ std::int64_t gram_size(Positions positions, std::int64_t d) {
   return positions == Positions::all ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pairs;
 }
 
-void accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+bool accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
                         const Monitor& monitor, const MomentSums& sums) {
-  const Work work{kernels, data, precision, monitor, MomentProduct(kernels, data, precision, sums.gram != nullptr)};
+  std::atomic<bool> underflow{false};
+  const Work work{kernels, data, precision, monitor, MomentProduct(kernels, data, precision, sums.gram != nullptr),
+                  underflow};
   const std::int64_t entries = work.product.gram_entries() + work.product.cross_entries();
   if (entries <= slab_limit) {
     accumulate_by_slabs(work, threads, sums);
   } else {
     accumulate_by_rows(work, threads, sums);
   }
+  return underflow;
 }
 
 }  // namespace linattn

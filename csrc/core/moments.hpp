@@ -28,8 +28,9 @@ std::int64_t gram_size(Positions positions, std::int64_t d);
 // Called now and then from the calling thread with the number of samples done; throws to stop the work.
 using Monitor = std::function<void(std::int64_t done)>;
 
-// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
-void accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite. Returns whether a
+// result was rounded below the smallest normal number, where the error is no longer relative.
+bool accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
                         const Monitor& monitor, const MomentSums& sums);
 
 }  // namespace linattn

@@ -58,6 +58,12 @@ def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, F
     return np.concatenate(s), np.concatenate(z)
 
 
+def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
+    """h = s (x) z of each sample, (samples, p)."""
+    s, z = samples_of(tokens, positions)
+    return (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+
+
 def _finite(values: Floats, tokens: Tokens) -> Floats:
     if not np.isfinite(values).all():
         raise non_finite_error(tokens)
@@ -80,8 +86,7 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     """
     tokens = as_tokens(Z, offsets)
     with np.errstate(over="ignore", invalid="ignore"):
-        s, z = samples_of(tokens)
-        return _finite((s[:, :, None] * z[:, None, :]).reshape(len(tokens), -1), tokens)
+        return _finite(features_of(tokens), tokens)
 
 
 def paper_features(Z: object, *, offsets: object = None) -> Floats:

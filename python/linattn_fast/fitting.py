@@ -19,9 +19,9 @@ import numpy as np
 from .backend import Precision, get_backend
 from .certificate import (
     Certificate,
-    certificate_by_counting,
     certificate_from,
     certifying_factor,
+    counted_on_data,
 )
 from .dual import Kernel, solve_dual
 from .features import feature_count
@@ -347,7 +347,7 @@ def _fit_dual(
     if settings.certify:
         with stages.timed("certify"):
             if n < p:
-                certificate = certificate_by_counting(n, p)
+                certificate = counted_on_data(problem.tokens, problem.weights, problem.positions)
             else:
                 moments = problem.moments(progress)
                 limit = as_memory_limit(settings.memory_limit)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,12 +35,34 @@ from .tokens import (
 if TYPE_CHECKING:
     from .result import Fit
 
-_FILE_VERSION = 1
-_BLOCK = {"float64": 256, "mixed": 512}
-"""Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
+_FILE_VERSION = 2
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
-_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "rounding_steps")
+_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
+
+
+class Accumulation(NamedTuple):
+    """How the sums came about: what a bound on their error needs to know."""
+
+    wide: int = 0
+    """Roundings in float64 that a summand has gone through, S apart, at most."""
+    narrow: int = 0
+    """The same in float32; 0 but in mixed precision."""
+    longest: int = 0
+    """Tokens in the longest sequence, so many roundings has S."""
+    underflow: bool = False
+    """Whether a result was rounded below the smallest normal number, or may have been."""
+    largest_weight: float = 0.0
+
+    def merged(self, other: Accumulation) -> Accumulation:
+        """Of the sum of two sums."""
+        return Accumulation(
+            max(self.wide, other.wide) + 1,
+            max(self.narrow, other.narrow),
+            max(self.longest, other.longest),
+            self.underflow or other.underflow,
+            max(self.largest_weight, other.largest_weight),
+        )
 
 
 def as_precision(precision: object) -> Precision:
@@ -123,8 +145,7 @@ class Moments:
         )
         self.n_samples = 0
         self.total_weight = 0.0
-        self.rounding_steps = 0
-        """Additions in a row that an entry of the sums has gone through, at most."""
+        self.accumulation = Accumulation()
         self._sums: BatchMoments | None = None
         self._lock = threading.Lock()
 
@@ -183,9 +204,10 @@ class Moments:
 
     def _of_batch(
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
-    ) -> tuple[BatchMoments, int, float, int]:
-        """Sums, samples, weight and rounding steps of a batch."""
-        sums = get_backend(self.backend).moments(
+    ) -> tuple[BatchMoments, int, float, Accumulation]:
+        """Sums, samples, weight and rounding of a batch."""
+        engine = get_backend(self.backend)
+        sums = engine.moments(
             tokens, targets, weights, self.positions, self.precision, progress=progress
         )
         largest = compact.diagonal(sums.gram, self.d, self.positions).max()
@@ -194,11 +216,15 @@ class Moments:
             if any(z[queries].any() for z in tokens):
                 raise underflow_error(tokens)
         samples = tokens.n_samples(self.positions)
-        block = _BLOCK[self.precision]
-        steps = block + samples // block
-        return sums, samples, total_weight(tokens, weights, self.positions), steps
+        how = Accumulation(
+            *engine.roundings(samples, self.precision),
+            longest=int(tokens.lengths.max()),
+            underflow=engine.underflow,
+            largest_weight=1.0 if weights is None else float(weights.max()),
+        )
+        return sums, samples, total_weight(tokens, weights, self.positions), how
 
-    def _add(self, sums: BatchMoments, n_samples: int, weight: float, steps: int) -> None:
+    def _add(self, sums: BatchMoments, n_samples: int, weight: float, how: Accumulation) -> None:
         with self._lock:
             total = sums
             if self._sums is not None:
@@ -206,11 +232,11 @@ class Moments:
             for array in total:
                 array.setflags(write=False)  # shared by merged moments
             # Together, so that an interrupt finds the old state or the new one.
-            self._sums, self.n_samples, self.total_weight, self.rounding_steps = (
+            self._sums, self.n_samples, self.total_weight, self.accumulation = (
                 total,
                 self.n_samples + n_samples,
                 self.total_weight + weight,
-                max(self.rounding_steps, steps) + 1,
+                how if self._sums is None else self.accumulation.merged(how),
             )
 
     def __getstate__(self) -> dict[str, object]:
@@ -239,7 +265,7 @@ class Moments:
         )
         for part in (self, other):
             if part._sums is not None:
-                merged._add(part._sums, part.n_samples, part.total_weight, part.rounding_steps)
+                merged._add(part._sums, part.n_samples, part.total_weight, part.accumulation)
         return merged
 
     # ------------------------------------------------------------------------------------ reading
@@ -248,6 +274,11 @@ class Moments:
     def dimension(self) -> int:
         """Number of features, p."""
         return feature_count(self.d)
+
+    @property
+    def rounding_steps(self) -> int:
+        """Additions in a row that an entry of the sums has gone through, at most."""
+        return self.accumulation.wide
 
     @property
     def sums(self) -> BatchMoments:
@@ -331,7 +362,7 @@ class Moments:
             "precision": self.precision,
             "n_samples": self.n_samples,
             "total_weight": self.total_weight,
-            "rounding_steps": self.rounding_steps,
+            "accumulation": self.accumulation._asdict(),
         }
         storage.write(path, "moments", _FILE_VERSION, meta, self.sums._asdict())
 
@@ -355,7 +386,7 @@ class Moments:
                 BatchMoments(**arrays),
                 meta["n_samples"],
                 meta["total_weight"],
-                meta["rounding_steps"] - 1,
+                Accumulation(**meta["accumulation"]),
             )
         return moments
 

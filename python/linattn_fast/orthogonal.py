@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.linalg import lapack, svd
 
-from .features import samples_of
+from .features import features_of
 from .solve import EPS, MARGIN, SpectralFactor, power_of_two_scale, spectral_factor
 from .tokens import Array, Floats, Positions, Tokens
 
@@ -35,8 +35,7 @@ def _batches(
         last = int(np.searchsorted(starts, starts[first] + rows))
         last = min(max(last, first + 1), len(tokens))
         part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
-        s, z = samples_of(part, positions)
-        features = (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+        features = features_of(part, positions)
         if weights is not None:
             features *= np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
         yield slice(int(starts[first]), int(starts[last])), features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .heads import Heads
 from .memory import in_words
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
-_FILE_VERSION = 1
+_FILE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,10 @@ class Fit:
         meta["certificate"] = None
         arrays["spectrum"] = np.zeros(0)
         if self.certificate is not None:
-            certificate = asdict(self.certificate)
+            names = (each.name for each in fields(self.certificate))
+            certificate = {name: getattr(self.certificate, name) for name in names}
             spectrum = certificate.pop("spectrum")
+            del certificate["source"]
             meta["certificate"] = certificate
             if spectrum is not None:
                 arrays["spectrum"] = spectrum

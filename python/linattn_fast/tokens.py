@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
+
+Kind = TypeVar("Kind", bound=np.generic)
+"""Of numbers."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Tokens:
             return Tokens(rows, self.offsets)
         return Tokens(rows.reshape(*self.storage.shape[:2], rows.shape[1]))
 
-    def restore(self, rows: Floats) -> Floats | list[Floats]:
+    def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
         """Rows (n_rows, m), one a token, in the form this batch came in."""
         if isinstance(self.storage, tuple):
             return np.split(rows, np.cumsum(self.lengths)[:-1])

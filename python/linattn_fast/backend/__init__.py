@@ -23,6 +23,15 @@ PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
 """Of the products inside a block of samples; "mixed" has float32 products and float64 totals."""
 
 
+class Roundings(NamedTuple):
+    """Roundings that a summand of the Gram goes through after S and z are at hand, at most."""
+
+    wide: int
+    """In float64."""
+    narrow: int
+    """In float32: 0 but in mixed precision."""
+
+
 class BatchMoments(NamedTuple):
     """Sums over a batch of samples with weights w, see :mod:`linattn_fast.moments`."""
 
@@ -38,6 +47,9 @@ class Backend(Protocol):
     """What a backend computes. Arguments are checked; results that are not finite raise."""
 
     name: str
+    underflow: bool
+    """Whether, in the last call of ``moments``, something was rounded below the smallest normal
+    number, where errors are no longer relative; true where that cannot be excluded."""
 
     def moments(
         self,
@@ -51,6 +63,10 @@ class Backend(Protocol):
         progress: Progress = None,
     ) -> BatchMoments:
         """Sum the moments of a batch; targets have one row a query, None means d_out = 0."""
+        ...
+
+    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
+        """Bound the roundings of the sum over so many samples."""
         ...
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:

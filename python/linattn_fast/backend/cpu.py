@@ -14,6 +14,7 @@ from . import (
     BatchMoments,
     Precision,
     Progress,
+    Roundings,
     divergence_error,
     require_finite_outputs,
     sizes_of,
@@ -29,6 +30,9 @@ except ImportError as error:
         f"the compiled extension is missing ({error}); build it with 'pip install .' "
         "in the project's folder (a C++17 compiler is all it needs)"
     )
+
+_BLOCK = {"float64": 256, "mixed": 512}
+"""Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
 
 # Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
 # twenty times more than one reading of the tokens, they are read once before, so that NaN is
@@ -66,6 +70,7 @@ class CpuBackend:
     """Moments and layers in compiled code, on all threads, with the GIL released."""
 
     name = "cpu"
+    underflow = False
 
     def moments(
         self,
@@ -87,7 +92,7 @@ class CpuBackend:
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy = _cpu.accumulate(
+            gram, cross, energy, self.underflow = _cpu.accumulate(
                 tokens.storage,
                 tokens.offsets,
                 None if targets is None else targets.storage,
@@ -108,6 +113,16 @@ class CpuBackend:
         if with_gram:
             gram = gram.reshape(compact.shape(tokens.d, positions))
         return BatchMoments(gram, cross, energy)
+
+    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
+        """See :meth:`Backend.roundings`.
+
+        A block is summed in at least 2 lanes (4 of float32), which are added to one another and to
+        the totals; slabs of blocks, where there are any, are fewer than the blocks.
+        """
+        block = _BLOCK[precision]
+        narrow = block // 4 + 7 if precision == "mixed" else 0
+        return Roundings(block + -(-n_samples // block) + 8, narrow)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

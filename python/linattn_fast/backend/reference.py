@@ -13,6 +13,7 @@ from . import (
     BatchMoments,
     Precision,
     Progress,
+    Roundings,
     divergence_error,
     require_finite_outputs,
     sizes_of,
@@ -55,10 +56,29 @@ def _narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats]:
     return (columns / scale).astype(np.float32), scale
 
 
+def _may_underflow(tokens: Tokens, weights: Floats | None, precision: Precision) -> bool:
+    """Whether a product of the Gram could fall below the smallest normal number.
+
+    With |z| at least 2^-100 where it is not zero, S is zero or at least an ulp of 2^-200, that is
+    2^-252; with w at least 2^-250, then w z z s s is at least 2^-954. In float32 no such bound is
+    of use.
+    """
+    if precision == "mixed":
+        return True
+    smallest = min(
+        (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in tokens),
+        default=np.inf,
+    )
+    if smallest < 2.0**-100:
+        return True
+    return weights is not None and bool((weights[weights > 0] < 2.0**-250).any())
+
+
 class NumpyBackend:
     """Moments and layers in numpy alone."""
 
     name = "numpy"
+    underflow = False
 
     def moments(
         self,
@@ -81,6 +101,7 @@ class NumpyBackend:
         cross = np.zeros((d_out, d, q))
         energy = np.zeros(d_out)
         done = 0
+        self.underflow = _may_underflow(tokens, weights, precision)
         with np.errstate(over="ignore", invalid="ignore"):
             for sequences, part in _parts(tokens):
                 s, z = samples_of(part, positions)  # (K, q), (K, d)
@@ -105,6 +126,10 @@ class NumpyBackend:
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
             gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
         return BatchMoments(gram if with_gram else gram[:0], cross, energy)
+
+    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
+        """See :meth:`Backend.roundings`: BLAS may sum in any order."""
+        return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y = sum_h V_h S Q_h z."""

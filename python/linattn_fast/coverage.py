@@ -1,0 +1,249 @@
+"""What the data determines, input by input.
+
+A prediction C h(Z) is the same for every best fit C exactly when h(Z) lies in the range of the
+second moment Lambda. With the equilibrated matrix A = D Lambda D = U diag(w) U', over the
+eigenvalues that count as real, that is D h in the span of U:
+
+    residual   ||D h - U U' D h|| / ||D h||        0 when determined
+    leverage   h' Lambda^+ h = || diag(w)^-1/2 U' D h ||^2
+
+The leverage carries the two bounds on what other layers could predict:
+
+    two layers whose mean squared training errors are at most eps differ at Z, in each output, by
+    at most  2 sqrt(eps leverage)
+
+    with independent noise of at most b on the targets, the least-squares prediction errs with
+    probability 1 - delta by at most  b sqrt(2 log(2 / delta) leverage w_max / W)     (Hoeffding)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import eigh, qr, solve_triangular, svd
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from .features import features_of
+from .solve import EPS, MARGIN, CholeskyFactor, SpectralFactor, power_of_two_scale
+from .tokens import Array, Floats, Positions, Tokens, non_finite_error
+
+_BATCH_BYTES = 64 << 20
+"""Features formed at a time."""
+_DENSE_UP_TO = 512
+"""Below this size all eigenvectors are computed where a few are wanted."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The range of a second moment, ready for questions about inputs."""
+
+    factor: CholeskyFactor | SpectralFactor
+    diagonal: Floats
+    """Mean square of each feature, (p,)."""
+    d: int
+
+    @property
+    def p(self) -> int:
+        """Number of features."""
+        return len(self.diagonal)
+
+    @cached_property
+    def unseen(self) -> Array:
+        """Features that are zero in every sample, (p,) of bool."""
+        return np.asarray(self.diagonal == 0)
+
+    @property
+    def tolerance(self) -> float:
+        """Residuals up to this count as zero: ten times the error of the range, at most 1e-2.
+
+        The range is off by about the rounding level over the smallest eigenvalue kept (singular
+        value, where it comes from the features).
+        """
+        factor = self.factor
+        if isinstance(factor, CholeskyFactor) or factor.rank == 0:
+            return 10 * self.p * EPS
+        kept = float(factor.values[-factor.rank] / factor.values[-1])
+        error = factor.level / kept
+        if factor.name == "qr":
+            error = float(np.sqrt(error))
+        return min(1e-2, 10 * max(error, self.p * EPS))
+
+    def _batches(self, tokens: Tokens, positions: Positions) -> Iterator[Floats]:
+        """D h of the queries, (rows, p), a few at a time."""
+        per_sequence = 8 * self.p * (1 if positions == "last" else int(tokens.lengths.max()))
+        step = max(1, _BATCH_BYTES // per_sequence)
+        for first in range(0, len(tokens), step):
+            last = min(first + step, len(tokens))
+            part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                features = features_of(part, positions) * self.factor.scale
+            if not np.isfinite(features).all():
+                raise non_finite_error(tokens)
+            yield features
+
+    def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
+        """Distance of each query's features from the range, relative: (rows,)."""
+        return np.concatenate([self._residual(x) for x in self._batches(tokens, positions)])
+
+    def _residual(self, x: Floats) -> Floats:
+        if isinstance(self.factor, CholeskyFactor) or self.factor.rank == self.p:
+            return np.zeros(len(x))
+        U = self.factor.vectors
+        size = np.linalg.norm(x, axis=1)
+        left = np.linalg.norm(x - (x @ U) @ U.T, axis=1)
+        residual = np.divide(left, size, out=np.zeros(len(x)), where=size > 0)
+        # A feature that was never seen has no scale: however small, it is all that matters.
+        residual[(x[:, self.unseen] != 0).any(axis=1)] = 1.0
+        return np.asarray(residual)
+
+    def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
+        """h' Lambda^+ h of each query, infinite where the data does not determine it: (rows,)."""
+        return np.concatenate([self._leverage(x) for x in self._batches(tokens, positions)])
+
+    def _leverage(self, x: Floats) -> Floats:
+        factor = self.factor
+        if isinstance(factor, CholeskyFactor):
+            solved = solve_triangular(factor.factor, x.T, lower=True, check_finite=False)
+            return np.asarray((solved**2).sum(axis=0))
+        if factor.rank == 0:
+            return np.where(x.any(axis=1), np.inf, 0.0)
+        weighted = (x @ factor.vectors) ** 2 / factor.values[-factor.rank :]
+        return np.where(self._residual(x) > self.tolerance, np.inf, weighted.sum(axis=1))
+
+    # ------------------------------------------------------------------ least determined directions
+
+    def least_determined(self, k: int) -> tuple[Floats, Floats]:
+        """The k directions x (k, p) along which the data says least, and their mean squares (k,).
+
+        Directions that the data does not determine at all come first, mean square 0: features never
+        seen, each by itself, then the others in echelon form, those of fewest features first. Then
+        eigenvectors of A by growing eigenvalue, in the caller's units. Each has length one; mean
+        squares are relative, in units where every feature has mean square one.
+        """
+        blanks = np.flatnonzero(self.unseen)
+        alone = np.zeros((min(k, len(blanks)), self.p))
+        alone[np.arange(len(alone)), blanks[: len(alone)]] = 1.0
+        directions = [alone]
+        if len(alone) < k:
+            directions.append(self._undetermined()[: k - len(alone)])
+        nothing = sum(len(part) for part in directions)
+        values = np.zeros(nothing)
+        if nothing < k:
+            weak, vectors = self._weakest(k - nothing)
+            directions.append(vectors)
+            values = np.concatenate([values, weak])
+        return np.concatenate(directions), values
+
+    def _in_units(self, vectors: Floats) -> Floats:
+        """Rows D v, of length one."""
+        x = vectors * self.factor.scale
+        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
+
+    def _undetermined(self) -> Floats:
+        """Null space of Lambda among the features seen, one row each, sparse ones first: (m, p)."""
+        seen = np.flatnonzero(~self.unseen)
+        factor = self.factor
+        if isinstance(factor, CholeskyFactor) or factor.rank == len(seen):
+            return np.zeros((0, self.p))
+        kept = factor.vectors[seen]
+        null = qr(kept, check_finite=False)[0][:, factor.rank :]  # (seen, m), orthonormal
+        # Echelon form: each row has a feature of its own that the others lack.
+        _, _, order = qr(null.T, mode="economic", pivoting=True, check_finite=False)
+        pivots = order[: null.shape[1]]
+        rows = np.linalg.solve(null[pivots].T, null.T)
+        rows[np.abs(rows) < 1e-9 * np.abs(rows).max(axis=1, keepdims=True)] = 0.0
+        full = np.zeros((len(rows), self.p))
+        full[:, seen] = rows
+        full = self._in_units(full)
+        return np.asarray(full[np.argsort((full != 0).sum(axis=1), kind="stable")])
+
+    def _weakest(self, k: int) -> tuple[Floats, Floats]:
+        """The k smallest eigenvalues of A that count as real, with directions (k, p)."""
+        factor = self.factor
+        if isinstance(factor, SpectralFactor):
+            start = len(factor.values) - factor.rank
+            return factor.values[start : start + k], self._in_units(factor.vectors[:, :k].T)
+        values, vectors = _smallest_eigenpairs(factor, min(k, self.p))
+        return values, self._in_units(vectors.T)
+
+
+def coverage_of_samples(tokens: Tokens, weights: Floats | None, positions: Positions) -> Coverage:
+    """Range of the second moment of few samples, from the singular values of their features."""
+    features = features_of(tokens, positions)  # (N, p)
+    if weights is not None:
+        per_sample = weights if positions == "last" else np.repeat(weights, tokens.lengths)
+        features *= np.sqrt(per_sample / per_sample.sum())[:, None]
+    else:
+        features /= np.sqrt(len(features))
+    n, p = features.shape
+    diagonal = (features**2).sum(axis=0)
+    scale = power_of_two_scale(diagonal)
+    features *= scale
+    _, sigma, vectors = svd(features, full_matrices=False, overwrite_a=True, check_finite=False)
+    level = max(n, p) * EPS
+    rank = int((sigma > MARGIN * level * sigma[0]).sum())
+    values = np.zeros(p)
+    values[p - len(sigma) :] = sigma[::-1] ** 2
+    kept = vectors[:rank][::-1].T  # (p, r), ascending
+    factor = SpectralFactor(
+        values, kept, scale, None, None, level**2, (MARGIN * level) ** 2, name="qr"
+    )
+    return Coverage(factor, diagonal, tokens.d)
+
+
+def _smallest_eigenpairs(factor: CholeskyFactor, k: int) -> tuple[Floats, Floats]:
+    """Eigenvalues and eigenvectors of A = L L', ascending."""
+    L, p = factor.factor, len(factor.scale)
+    if p <= _DENSE_UP_TO or 4 * k > p:
+        lower = np.tril(L)
+        values, vectors = eigh(lower @ lower.T, subset_by_index=(0, k - 1), check_finite=False)
+        return np.asarray(values), np.asarray(vectors)
+
+    def inverse(x: Floats) -> Floats:
+        y = solve_triangular(L, x, lower=True, check_finite=False)
+        return np.asarray(solve_triangular(L, y, lower=True, trans="T", check_finite=False))
+
+    operator = LinearOperator((p, p), matvec=inverse, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(p)
+    inverted, vectors = eigsh(operator, k=k, which="LA", v0=start)
+    order = np.argsort(-inverted)
+    return 1 / inverted[order], np.asarray(vectors[:, order])
+
+
+def describe(direction: Floats, mean_square: float, d: int, names: list[str]) -> str:
+    """Say in words which pairs and queries a direction (p,) consists of."""
+    j, k = np.triu_indices(d)
+    by_query = direction.reshape(len(j), d)  # (q, d)
+    largest = np.abs(direction).max()
+    parts = []
+    for l in np.argsort(-np.abs(by_query).max(axis=0), kind="stable"):
+        column = by_query[:, l]
+        order = np.argsort(-np.abs(column), kind="stable")
+        terms = [u for u in order if abs(column[u]) > 0.1 * largest]
+        if not terms:
+            continue
+        shown = [_term(column[u], f"{names[j[u]]}*{names[k[u]]}", largest) for u in terms[:4]]
+        more = f" and {len(terms) - 4} more" if len(terms) > 4 else ""
+        parts.append(f"{_joined(shown)}{more} with query {names[l]}")
+    shown_parts = " + ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+    if mean_square == 0:
+        return f"tokens never vary along {shown_parts}"
+    return f"tokens vary little along {shown_parts} (relative mean square {mean_square:.2g})"
+
+
+def _term(value: float, name: str, largest: float) -> tuple[str, str]:
+    """Sign and text of one term; a coefficient of plus or minus the largest is left out."""
+    relative = abs(value) / largest
+    text = name if relative > 0.995 else f"{relative:.2g} {name}"
+    return ("-" if value < 0 else "+"), text
+
+
+def _joined(terms: list[tuple[str, str]]) -> str:
+    flip = terms[0][0] == "-"  # the sign of a direction means nothing: start with plus
+    text = terms[0][1]
+    for sign, name in terms[1:]:
+        text += f" {'-' if (sign == '-') != flip else '+'} {name}"
+    return text

@@ -1,0 +1,122 @@
+"""A number that lambda_min of the exact second moment is proved to be at least.
+
+Exact arithmetic on the data as given would form G = sum w h h'. What was computed is Ghat = G + E.
+Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derives both.
+
+1. *Rounding while forming Ghat.* With u = 2^-53, k the roundings a summand goes through and
+   gamma = k u / (1 - k u), every entry obeys |E| <= gamma M, where M is the same sum over the
+   magnitudes of its summands: M = sum w g g' with g = |z_l| sum_t |z_tj z_tk|. Since
+   sum_t |z_tj z_tk| <= sqrt(S_jj S_kk), its diagonal is at most another entry of the Gram itself,
+
+       m[(j,k),l] = sum w S_jj S_kk z_l^2 = G[((j,j),l), ((k,k),l)],
+
+   a sum without cancellation. M is positive semidefinite, so |x'Ex| <= gamma p sum_e m_e x_e^2:
+
+       G >= Ghat - gamma p diag(m)
+
+2. *Rounding in the factorisation.* If Cholesky runs to completion on a matrix A with positive
+   diagonal, then A >= -c tr(A) I, with c = gamma / (1 - gamma) for k = 2 p + 10. So for D = diag of
+   powers of two and theta = c tr + a few u, success on
+
+       A = D (Ghat - gamma p diag(m) - tau I) D - theta I
+
+   proves G >= tau I, and lambda_min(G / W) >= tau / W.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+
+from .features import pair_count, pair_table
+from .moments import Moments
+from .solve import equilibrate
+from .tokens import Floats
+
+UNIT = 2.0**-53
+"""Relative error of one rounding in float64."""
+NARROW_UNIT = 2.0**-24
+"""The same in float32."""
+
+_FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
+"""Of the estimate: the shifts tau that are tried, until one is proved."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved, and why not more."""
+
+    bound: float
+    """lambda_min is at least this; 0 when nothing was proved."""
+    reason: str
+
+
+def gamma(roundings: float, unit: float = UNIT) -> float:
+    """k u / (1 - k u), which bounds the relative error of k roundings; infinite if k u >= 1."""
+    error = roundings * unit
+    return error / (1 - error) if error < 1 else float("inf")
+
+
+def relative_error(moments: Moments) -> float:
+    """Gamma of step 1: three S of at most ``longest`` + 2 roundings each, products and sums."""
+    how = moments.accumulation
+    wide = gamma(3 * (how.longest + 2) + 8 + how.wide)
+    narrow = gamma(how.narrow, NARROW_UNIT)
+    return wide + narrow + wide * narrow
+
+
+def magnitudes(gram: Floats, d: int) -> Floats:
+    """Entries G[((j,j),l), ((k,k),l)] of the dense Gram for every feature ((j,k),l): (p,)."""
+    j, k = np.triu_indices(d)
+    squares = np.diagonal(pair_table(d))  # the pairs (j, j)
+    l = np.arange(d)
+    rows = squares[j][:, None] * d + l  # (q, d)
+    columns = squares[k][:, None] * d + l
+    return np.asarray(gram[rows, columns].reshape(pair_count(d) * d))
+
+
+def proves_positive(matrix: Floats) -> bool:
+    """Whether Cholesky proves a symmetric matrix, overwritten, positive semidefinite.
+
+    Half of the margin ``32 u`` is for the roundings of the caller, who scaled the diagonal into
+    [1/2, 2] and subtracted from it.
+    """
+    p = len(matrix)
+    diagonal = np.diagonal(matrix)
+    if not (diagonal > 0).all():
+        return False
+    backward = gamma(2 * p + 10)
+    theta = 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
+    matrix[np.diag_indices(p)] -= theta
+    if not (np.diagonal(matrix) > 0).all():
+        return False
+    _, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    return bool(failed == 0)
+
+
+def prove(moments: Moments, estimate: float) -> Proof:
+    """Search for the largest bound that can be proved, starting from an estimate of lambda_min."""
+    if moments.accumulation.underflow:
+        return Proof(0.0, "products of the tokens underflow (or may), so errors are not bounded")
+    if not estimate > 0:
+        return Proof(0.0, "lambda_min is zero to rounding")
+    error = relative_error(moments)
+    # W itself is a sum of roundings; more weight makes the mean smaller.
+    weight_error = gamma(moments.n_samples + moments.accumulation.wide)
+    if not (error < 0.5 and weight_error < 0.5):
+        return Proof(0.0, "too many roundings for a bound")
+    weight = moments.required_weight() * (1 + 2 * weight_error)
+    for fraction in _FRACTIONS:
+        gram = moments.gram()
+        # The computed m errs by gamma itself; a little more covers the roundings of this line.
+        lost = error * (1 + 4 * error + 16 * UNIT) * len(gram) * magnitudes(gram, moments.d)
+        tau = fraction * estimate * moments.required_weight()
+        scale = equilibrate(gram)
+        shift = (lost + tau) * scale**2
+        gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
+        if proves_positive(gram):
+            bound = tau / weight * (1 - 8 * UNIT)
+            return Proof(bound, f"Cholesky factorisation with a shift of {fraction:g} lambda_min")
+    return Proof(0.0, "rounding in the Gram is as large as lambda_min")

@@ -1,0 +1,64 @@
+"""The second moment in exact arithmetic: what a proved bound is held to.
+
+Floats are integers times powers of two, so the Gram of given tokens is an integer matrix times one.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+
+def as_integers(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Integers (as Python objects) and k with values = integers / 2^k, exactly."""
+    fractions = [Fraction(float(x)) for x in values.ravel()]
+    k = max((f.denominator.bit_length() - 1 for f in fractions), default=0)
+    integers = np.array([int(f * 2**k) for f in fractions], dtype=object)
+    return integers.reshape(values.shape), k
+
+
+def exact_gram(sequences, positions, weights) -> tuple[np.ndarray, Fraction, Fraction]:
+    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G."""
+    d = sequences[0].shape[1]
+    j, k = np.triu_indices(d)
+    flat, token_bits = as_integers(np.concatenate(sequences))
+    w, weight_bits = as_integers(np.asarray(weights, dtype=float))
+    ends = np.cumsum([len(z) for z in sequences])
+    G = np.zeros((len(j) * d,) * 2, dtype=object)
+    W = 0
+    for i, end in enumerate(ends):
+        z = flat[end - len(sequences[i]) : end]
+        queries = range(len(z)) if positions != "last" else [len(z) - 1]
+        for t in queries:
+            seen = z[: t + 1] if positions == "causal" else z
+            S = seen.T @ seen
+            h = (S[j, k][:, None] * z[t][None, :]).ravel()
+            G = G + w[i] * np.outer(h, h)
+            W += w[i]
+    unit = Fraction(1, 2 ** (6 * token_bits + weight_bits))
+    return G, unit, Fraction(W, 2**weight_bits)
+
+
+def is_positive_definite(matrix: np.ndarray) -> bool:
+    """Whether all leading minors of an integer matrix are positive (Bareiss elimination)."""
+    a = matrix.copy()
+    previous = 1
+    for i in range(len(a)):
+        if a[i, i] <= 0:
+            return False
+        below = slice(i + 1, None)
+        a[below, below] = (
+            a[i, i] * a[below, below] - np.outer(a[below, i], a[i, below])
+        ) // previous
+        previous = a[i, i]
+    return True
+
+
+def exceeds(gram: tuple[np.ndarray, Fraction, Fraction], bound: float) -> bool:
+    """Whether lambda_min of the exact second moment is above ``bound``."""
+    G, unit, W = gram
+    shift = Fraction(bound) * W / unit  # G - shift I, made integer
+    matrix = G * shift.denominator
+    matrix[np.diag_indices(len(G))] -= shift.numerator
+    return is_positive_definite(matrix)
