@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import linattn_fast as la
-from linattn_fast.certificate import largest_eigenvalue
+from linattn_fast.certifying import largest_eigenvalue
 from linattn_fast.tokens import as_tokens
 
 

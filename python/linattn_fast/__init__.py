@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from .backend import BackendInfo, backends
-from .certificate import Certificate, certify
+from .certificate import Certificate
+from .certifying import certify
 from .features import cubic_features, paper_features
 from .fitting import fit
 from .heads import Heads, recover_heads

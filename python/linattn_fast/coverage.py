@@ -216,34 +216,34 @@ def _smallest_eigenpairs(factor: CholeskyFactor, k: int) -> tuple[Floats, Floats
 def describe(direction: Floats, mean_square: float, d: int, names: list[str]) -> str:
     """Say in words which pairs and queries a direction (p,) consists of."""
     j, k = np.triu_indices(d)
-    by_query = direction.reshape(len(j), d)  # (q, d)
-    largest = np.abs(direction).max()
-    parts = []
+    pairs = [f"{names[a]}*{names[b]}" for a, b in zip(j, k, strict=True)]
+    by_query = direction.reshape(len(j), d) / np.abs(direction).max()  # (q, d)
+    groups = []
     for l in np.argsort(-np.abs(by_query).max(axis=0), kind="stable"):
         column = by_query[:, l]
         order = np.argsort(-np.abs(column), kind="stable")
-        terms = [u for u in order if abs(column[u]) > 0.1 * largest]
-        if not terms:
-            continue
-        shown = [_term(column[u], f"{names[j[u]]}*{names[k[u]]}", largest) for u in terms[:4]]
-        more = f" and {len(terms) - 4} more" if len(terms) > 4 else ""
-        parts.append(f"{_joined(shown)}{more} with query {names[l]}")
-    shown_parts = " + ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+        terms = [(float(column[u]), pairs[u]) for u in order if abs(column[u]) > 0.1]
+        if terms:
+            groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {names[l]}"))
+    # A group's text starts with plus, so its own sign goes before it.
+    text = _joined([(np.sign(first), group) for first, group in groups], 3)
     if mean_square == 0:
-        return f"tokens never vary along {shown_parts}"
-    return f"tokens vary little along {shown_parts} (relative mean square {mean_square:.2g})"
+        return f"tokens never vary along {text}"
+    return f"tokens vary little along {text} (relative mean square {mean_square:.2g})"
 
 
-def _term(value: float, name: str, largest: float) -> tuple[str, str]:
-    """Sign and text of one term; a coefficient of plus or minus the largest is left out."""
-    relative = abs(value) / largest
-    text = name if relative > 0.995 else f"{relative:.2g} {name}"
-    return ("-" if value < 0 else "+"), text
+def _sum_of(terms: list[tuple[float, str]], most: int) -> str:
+    """Terms with their coefficients, the first one positive; in brackets when there are several."""
+    text = _joined(terms, most)
+    return f"({text})" if len(terms) > 1 else text
 
 
-def _joined(terms: list[tuple[str, str]]) -> str:
-    flip = terms[0][0] == "-"  # the sign of a direction means nothing: start with plus
-    text = terms[0][1]
-    for sign, name in terms[1:]:
-        text += f" {'-' if (sign == '-') != flip else '+'} {name}"
-    return text
+def _joined(terms: list[tuple[float, str]], most: int) -> str:
+    """``a - 0.5 b and 2 more``: the first term positive, since a direction has no sign."""
+    sign = np.sign(terms[0][0])
+    text = ""
+    for value, name in terms[:most]:
+        size = "" if abs(value) > 0.995 else f"{abs(value):.2g} "
+        before = "" if not text else (" + " if value * sign > 0 else " - ")
+        text += f"{before}{size}{name}"
+    return text + (f" and {len(terms) - most} more" if len(terms) > most else "")

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from .backend import Precision, get_backend
-from .certificate import (
-    Certificate,
+from .certificate import Certificate
+from .certifying import (
     certificate_from,
     certifying_factor,
     counted_on_data,

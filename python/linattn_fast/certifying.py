@@ -1,0 +1,268 @@
+"""Making a certificate: from the data or from its moments, by counting or by a factorisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.linalg import eigvalsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+
+from .backend import get_backend
+from .certificate import Certificate, Source, Verdict
+from .features import feature_count
+from .lower_bound import Proof, prove
+from .memory import as_memory_limit, estimate_memory, in_words, require_memory
+from .moments import Moments, require_all_features, total_weight
+from .orthogonal import solve_on_data
+from .solve import Factorisation, SpectralFactor, factorise, try_cholesky
+from .tokens import (
+    Floats,
+    Positions,
+    Tokens,
+    as_positions,
+    as_tokens,
+    as_weights,
+    non_finite_error,
+)
+
+_DENSE_UP_TO = 64
+"""Below this size a dense eigendecomposition is faster than an iteration."""
+
+
+def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
+    """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
+
+    The iteration approaches it from below; it stops at a relative change of about 1e-10. It starts
+    from a fixed vector, so the result is the same every time.
+    """
+    if p <= _DENSE_UP_TO:
+        matrix = np.stack([apply(column) for column in np.eye(p)])
+        return float(eigvalsh((matrix + matrix.T) / 2)[-1])
+    operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(p)
+    try:
+        values = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+        return float(values[0])
+    except ArpackError:  # hundreds of eigenvalues within 1e-10: any of them will do
+        vector = start
+        for _ in range(100):
+            vector = apply(vector / np.linalg.norm(vector))
+        return float(np.linalg.norm(vector))
+
+
+def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
+    """Smallest and largest eigenvalue of Lambda, from its factorisation of full rank."""
+    p = factor.rank
+
+    def inverse(x: Floats) -> Floats:
+        return factor.solve(x.reshape(p, 1))[:, 0]
+
+    return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(factor.multiply, p)
+
+
+def _judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verdict, str]:
+    """Apply the three rules of :mod:`linattn_fast.certificate`."""
+    if zeros:
+        return "not identifiable", (
+            f"{zeros} of {p} features are zero in every sample (or underflow), "
+            "so that other layers fit as well"
+        )
+    if proof.bound > 0:
+        return "identifiable", (
+            f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} "
+            f"({proof.reason})"
+        )
+    ratio, level, margin = factor.smallest, factor.level, factor.margin
+    what = "smallest over largest eigenvalue of the equilibrated second moment"
+    if factor.name == "cholesky":
+        what = "the equilibrated second moment has a Cholesky factorisation; reciprocal condition"
+    if factor.name == "qr":
+        ratio, level, margin = (float(np.sqrt(max(x, 0.0))) for x in (ratio, level, margin))
+        what = "smallest over largest singular value of the equilibrated features"
+    found = f"{what}: {ratio:.2g}"
+    if ratio <= level:
+        return "not identifiable", (
+            f"numerically: rank {factor.rank} of {p}; {found}, at the rounding level {level:.2g}"
+        )
+    side = "above" if ratio > margin else "below"
+    return "undecided", (
+        f"{found}, {side} the margin {margin:.2g} that numerical rank goes by, but nothing is "
+        f"proved: {proof.reason}"
+    )
+
+
+def certificate_by_counting(
+    n_samples: int, d: int, positions: Positions, noise_samples: float, source: Source
+) -> Certificate:
+    """Certificate of fewer samples than features, which needs no factorisation."""
+    p = feature_count(d)
+    return Certificate(
+        lambda_min=0.0,
+        condition=float("inf"),
+        lower_bound=0.0,
+        verdict="not identifiable",
+        rank=n_samples,
+        dimension=p,
+        n_samples=n_samples,
+        evidence=f"proved by counting: {n_samples} samples are fewer than the {p} features, "
+        f"so the rank is at most {n_samples}",
+        d=d,
+        positions=positions,
+        noise_samples=noise_samples,
+        source=source,
+    )
+
+
+def counted_on_data(tokens: Tokens, weights: Floats | None, positions: Positions) -> Certificate:
+    """The same, from the data."""
+    noise_samples = float(tokens.n_samples(positions))
+    if weights is not None:
+        noise_samples = total_weight(tokens, weights, positions) / float(weights.max())
+    source = Source(None, (tokens, weights, positions))
+    return certificate_by_counting(
+        tokens.n_samples(positions), tokens.d, positions, noise_samples, source
+    )
+
+
+def certificate_from(
+    moments: Moments, factor: Factorisation | None = None, *, spectrum: bool = False
+) -> Certificate:
+    """Certificate of accumulated moments.
+
+    Parameters
+    ----------
+    moments
+        At least one sample.
+    factor
+        A factorisation of Lambda, if a fit has made one already.
+    spectrum
+        Compute all eigenvalues, too.
+    """
+    weight = moments.required_weight()
+    p, n = moments.dimension, moments.n_samples
+    noise_samples = weight / moments.accumulation.largest_weight
+    values = None
+    if spectrum:
+        values = np.asarray(eigvalsh(moments.second_moment(), check_finite=False), np.float64)
+    if n < p:
+        counted = certificate_by_counting(
+            n, moments.d, moments.positions, noise_samples, Source(moments)
+        )
+        rank = n if factor is None else min(n, factor.rank)
+        return replace(counted, rank=rank, spectrum=values)
+    if factor is None:
+        factor = factorise(moments.second_moment, steps=moments.rounding_steps).factorisation
+    full = factor.rank == p
+    smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
+    proof = prove(moments, smallest)
+    verdict, evidence = _judge(factor, p, int((moments.gram_diagonal() == 0).sum()), proof)
+    spectral = factor if isinstance(factor, SpectralFactor) else None
+    return Certificate(
+        lambda_min=smallest,
+        condition=largest / smallest if full else float("inf"),
+        lower_bound=proof.bound,
+        verdict=verdict,
+        rank=factor.rank,
+        dimension=p,
+        n_samples=n,
+        evidence=evidence,
+        d=moments.d,
+        positions=moments.positions,
+        noise_samples=noise_samples,
+        spectrum=values,
+        source=Source(moments, factor=spectral),
+    )
+
+
+def certify(
+    Z: object,
+    *,
+    offsets: object = None,
+    positions: Positions = "last",
+    sample_weight: object = None,
+    features: None = None,
+    backend: str = "auto",
+    spectrum: bool = False,
+    memory_limit: int | None = None,
+) -> Certificate:
+    """Certify that tokens, or accumulated moments, determine a linear attention layer.
+
+    Parameters
+    ----------
+    Z
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or :class:`Moments`,
+        and then nothing else about the data is given. Targets play no part.
+    offsets, positions, sample_weight, features, backend
+        As for :func:`linattn_fast.fit`.
+    spectrum
+        Compute all eigenvalues of the second moment: a dense eigendecomposition.
+    memory_limit
+        Bytes that may be used; the machine's memory by default.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> Z = np.random.default_rng(0).standard_normal((500, 10, 3))
+    >>> la.certify(Z).verdict
+    'identifiable'
+    >>> la.certify(Z[:17]).verdict  # 17 samples, 18 features
+    'not identifiable'
+    """
+    memory_limit = as_memory_limit(memory_limit)
+    if isinstance(Z, Moments):
+        if offsets is not None or sample_weight is not None:
+            raise ValueError("offsets, sample_weight: moments carry their own data; give Z alone")
+        moments = Z
+    else:
+        require_all_features(features)
+        positions = as_positions(positions)
+        tokens = as_tokens(Z, offsets)
+        weights = as_weights(sample_weight, len(tokens))
+        if weights is not None and not weights.any():
+            raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+        if tokens.n_samples(positions) < feature_count(tokens.d) and not spectrum:
+            get_backend(backend)  # a wrong name is an error all the same
+            if not all(np.isfinite(sequence).all() for sequence in tokens):
+                raise non_finite_error(tokens)
+            return counted_on_data(tokens, weights, positions)
+        moments = Moments(tokens.d, 0, positions=positions, backend=backend)
+        require_certificate_memory(moments.d, tokens.n_samples(positions), memory_limit)
+        moments.add_checked(tokens, None, weights, None)
+        return certificate_from(
+            moments, certifying_factor(moments, tokens, weights, memory_limit), spectrum=spectrum
+        )
+    require_certificate_memory(moments.d, moments.n_samples, memory_limit)
+    return certificate_from(moments, spectrum=spectrum)
+
+
+def certifying_factor(
+    moments: Moments, tokens: Tokens, weights: Floats | None, memory_limit: int | None
+) -> Factorisation | None:
+    """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
+    if moments.n_samples < moments.dimension:
+        return None
+    factor = try_cholesky(moments.second_moment(), moments.rounding_steps)
+    if not isinstance(factor, str):
+        return factor
+    require_memory(
+        estimate_memory(moments.d, 0)["qr"],
+        f"certify: {factor}; deciding it from the features of d = {moments.d}",
+        memory_limit,
+    )
+    diagonal = moments.gram_diagonal() / moments.required_weight()
+    nothing = np.zeros((moments.n_samples, 0))
+    return solve_on_data(tokens, nothing, weights, moments.positions, 0.0, diagonal)[1]
+
+
+def require_certificate_memory(d: int, n_samples: int, memory_limit: int | None) -> None:
+    """Raise MemoryError when the certificate needs a factorisation that does not fit."""
+    needed = estimate_memory(d, 0)
+    if n_samples < feature_count(d):  # decided by counting
+        return
+    require_memory(
+        needed["cholesky"],
+        f"certify: the dense second moment of d = {d} ({in_words(8 * feature_count(d) ** 2)})",
+        memory_limit,
+    )
