@@ -23,8 +23,9 @@ int main(int argc, char** argv) {
   }
   const TokenBatch batch =
       TokenBatch::dense({tokens.data(), length, d, 1}, Scalar::float64, count, d, length * d);
-  std::vector<double> gram(std::size_t(gram_size(positions, d)));
-  accumulate_moments(kernels(), Data{batch, nullptr, nullptr, positions},
+  const Data data{batch, nullptr, nullptr, positions};
+  std::vector<double> gram(std::size_t(gram_size(data)));
+  accumulate_moments(kernels(), data,
                      how == "mixed" ? Precision::mixed : Precision::float64, 1, [](std::int64_t) {},
                      {gram.data(), nullptr, nullptr});
   std::printf("%s %g\n", kernels().name, gram[0]);

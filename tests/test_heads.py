@@ -47,7 +47,7 @@ def test_every_instruction_set_computes_the_layer(rng, isa, positions, d):
 def test_coefficients_and_heads_compute_the_same_function(rng, backend, positions):
     heads = plant(rng, 4, 2, 3)
     Z = [rng.standard_normal((n, 4)) for n in (1, 7, 3, 20)]
-    fit = la.Fit(heads.coefficients(), 4, heads, None, None)
+    fit = la.Fit(heads.coefficients(), la.Features(4), heads, None, None)
     predicted = fit.predict(Z, positions, backend=backend)
     for z, a, b in zip(Z, predicted, heads(Z, positions), strict=True):
         size = loops.outputs(np.abs(heads.V), np.abs(heads.Q), np.abs(z), positions)

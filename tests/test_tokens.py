@@ -206,7 +206,7 @@ def test_d_and_d_out_must_match_the_moments(rng):
         ({"alpha": np.nan}, ValueError),
         ({"alpha": "much"}, TypeError),
         ({"positions": "first"}, ValueError),
-        ({"features": [0]}, ValueError),
+        ({"features": [0]}, TypeError),
         ({"heads": "many"}, ValueError),
         ({"solver": "magic"}, ValueError),
         ({"backend": "abacus"}, ValueError),

@@ -27,10 +27,23 @@ void require_matching_targets(const TokenBatch& tokens, const TokenBatch& target
   }
 }
 
+// Numbers of chosen rows: at least one, ascending, below `end`.
+std::vector<std::int64_t> ascending_numbers(const std::string& name, const Offsets& given, std::int64_t end) {
+  require(given.ndim() == 1 && given.size() > 0, name + ": must be a list of numbers");
+  std::vector<std::int64_t> numbers(given.data(), given.data() + given.size());
+  std::int64_t previous = -1;
+  for (const std::int64_t number : numbers) {
+    require(number > previous && number < end, name + ": must be ascending numbers below " + std::to_string(end));
+    previous = number;
+  }
+  return numbers;
+}
+
 py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& offsets,
                      const py::object& target_storage, const std::optional<Offsets>& target_offsets,
                      const std::optional<Doubles>& weights, const std::string& positions,
-                     const std::string& precision, bool with_gram, int threads, const py::object& progress) {
+                     const std::string& precision, const std::optional<Offsets>& pairs,
+                     const std::optional<Offsets>& queries, bool with_gram, int threads, const py::object& progress) {
   const OwnedTokens tokens("tokens", storage, offsets);
   const std::int64_t count = (*tokens).count(), d = (*tokens).width(), q = pair_count(d);
   require(q <= INT32_MAX, "tokens: d is too large for the index type");
@@ -45,10 +58,17 @@ py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& of
   const std::int64_t d_out = targets ? (**targets).width() : 0;
   if (weights) require(weights->ndim() == 1 && weights->size() == count, "weights: must be (N,)");
 
-  Doubles gram = zeros({with_gram ? gram_size(where, d) : 0});
-  Doubles cross = zeros({d_out, d, q});
+  Selection selection;
+  require(pairs.has_value() == queries.has_value(), "pairs, queries: give both or none");
+  if (pairs) {
+    selection.pairs = ascending_numbers("pairs", *pairs, q);
+    selection.queries = ascending_numbers("queries", *queries, d);
+  }
+  const Data data{*tokens, targets ? &**targets : nullptr, weights ? weights->data() : nullptr, where,
+                  pairs ? &selection : nullptr};
+  Doubles gram = zeros({with_gram ? gram_size(data) : 0});
+  Doubles cross = zeros({d_out, data.queries(), data.pairs()});
   Doubles energy = zeros({d_out});
-  const Data data{*tokens, targets ? &**targets : nullptr, weights ? weights->data() : nullptr, where};
   const MomentSums sums{with_gram ? gram.mutable_data() : nullptr, cross.mutable_data(), energy.mutable_data()};
   const Kernels& chosen = kernels();
   const Monitor monitor = make_monitor(progress);
@@ -75,7 +95,7 @@ void register_moments(py::module_& module) {
   py::register_exception<NonFinite>(module, "NonFiniteError", PyExc_ValueError);
   module.def("accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"),
              py::arg("target_offsets"), py::arg("weights"), py::arg("positions"), py::arg("precision"),
-             py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
+             py::arg("pairs"), py::arg("queries"), py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
              "Compact Gram (flat), cross moment (d_out, d, q) and target energy (d_out) of a batch, and whether a result "
              "underflowed.");
   module.def("first_non_finite", &scan, py::arg("tokens"), py::arg("offsets"), py::arg("threads"),

@@ -36,21 +36,22 @@ class MomentProduct {
       : kernels_(kernels),
         data_(data),
         mixed_(precision == Precision::mixed),
-        pairs_(pair_count(data.d())),
+        pairs_(data.pairs()),
+        columns_(data.triples() ? pairs_ : pair_count(data.queries())),
         gram_rows_(with_gram ? pair_count(pairs_) : 0),
-        cross_rows_(data.d_out() * data.d()),
+        cross_rows_(data.d_out() * data.queries()),
         gram_tasks_((gram_rows_ + task_rows - 1) / task_rows),
         tasks_(gram_tasks_ + (cross_rows_ + task_rows - 1) / task_rows) {}
 
   std::int64_t tasks() const { return tasks_; }
-  std::int64_t gram_entries() const { return gram_rows_ > 0 ? gram_size(data_.positions, data_.d()) : 0; }
+  std::int64_t gram_entries() const { return gram_rows_ > 0 ? gram_size(data_) : 0; }
   std::int64_t cross_entries() const { return cross_rows_ * pairs_; }
 
   // sums += the rows of one task, over the samples of one block.
   void add(std::int64_t task, const SampleBlock& block, TaskRows& rows, const MomentSums& sums) const {
     if (task >= gram_tasks_) {
       add_cross_rows((task - gram_tasks_) * task_rows, block, rows, sums.cross);
-    } else if (data_.positions == Positions::all) {
+    } else if (data_.triples()) {
       add_triples(task * task_rows, block, rows, sums.gram);
     } else {
       add_pairs(task * task_rows, block, rows, sums.gram);
@@ -64,7 +65,7 @@ class MomentProduct {
     Pair pair = pair_at(first, pairs_);
     for (std::int64_t i = 0; i < count; ++i, pair = next_pair(pair, pairs_)) {
       rows.pairs[i] = {static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)};
-      rows.targets[i] = gram + (first + i) * pairs_;
+      rows.targets[i] = gram + (first + i) * columns_;
     }
     multiply_products(count, block, rows, block.query_columns.data(), nullptr);
   }
@@ -89,9 +90,9 @@ class MomentProduct {
   void multiply_products(std::int64_t count, const SampleBlock& block, TaskRows& rows, const double* columns,
                          const std::int64_t* first_columns) const {
     if (!mixed_) {
-      kernels_.float64.pack_products(block.s.data(), block.s.data(), block_stride, rows.pairs, count,
-                                     kernels_.tile_rows, block.samples, rows.packed.data());
-      kernels_.float64.multiply(rows.packed.data(), count, columns, pairs_, block.samples, nullptr, nullptr,
+      kernels_.float64.pack_products(block.left(), block.left(), block_stride, rows.pairs, count, kernels_.tile_rows,
+                                     block.samples, rows.packed.data());
+      kernels_.float64.multiply(rows.packed.data(), count, columns, columns_, block.samples, nullptr, nullptr,
                                 first_columns, rows.targets);
       return;
     }
@@ -103,19 +104,21 @@ class MomentProduct {
     const float* s = block.narrow_s.data.data();
     kernels_.float32.pack_products(s, s, block_stride, rows.pairs, count, kernels_.tile_rows, block.samples,
                                    rows.narrow_packed.data());
-    kernels_.float32.multiply(rows.narrow_packed.data(), count, block.narrow_columns.data(), pairs_, block.samples,
+    kernels_.float32.multiply(rows.narrow_packed.data(), count, block.narrow_columns.data(), columns_, block.samples,
                               rows.scale, block.column_scale.data(), first_columns, rows.targets);
   }
 
   // Rows (a, l): w y_a z_l, or the maps' (all), against the columns s. Always in float64: they are few.
   void add_cross_rows(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* cross) const {
-    const std::int64_t count = std::min(task_rows, cross_rows_ - first), d = data_.d();
+    const std::int64_t count = std::min(task_rows, cross_rows_ - first), queries = data_.queries();
     for (std::int64_t i = 0; i < count; ++i) {
-      rows.pairs[i] = {static_cast<std::int32_t>((first + i) / d), static_cast<std::int32_t>((first + i) % d)};
+      const std::int64_t a = (first + i) / queries, l = (first + i) % queries;
+      const std::int64_t row = data_.selection != nullptr ? data_.selection->queries[static_cast<std::size_t>(l)] : l;
+      rows.pairs[i] = {static_cast<std::int32_t>(a), static_cast<std::int32_t>(row)};
       rows.targets[i] = cross + (first + i) * pairs_;
     }
     if (data_.positions == Positions::all) {
-      kernels_.float64.pack_rows(block.targets.data() + first * block_stride, block_stride, count,
+      kernels_.float64.pack_rows(block.left_targets() + first * block_stride, block_stride, count,
                                  kernels_.tile_rows, block.samples, rows.packed.data());
     } else {
       kernels_.float64.pack_products(block.targets.data(), block.z.data(), block_stride, rows.pairs, count,
@@ -128,7 +131,7 @@ class MomentProduct {
   const Kernels& kernels_;
   const Data& data_;
   bool mixed_;
-  std::int64_t pairs_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
+  std::int64_t pairs_, columns_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
 };
 
 // Reads the processor's sticky flag for the time it lives; it costs nothing while the work is done.
@@ -261,9 +264,9 @@ void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) 
 
 }  // namespace
 
-std::int64_t gram_size(Positions positions, std::int64_t d) {
-  const std::int64_t pairs = pair_count(d);
-  return positions == Positions::all ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pairs;
+std::int64_t gram_size(const Data& data) {
+  const std::int64_t pairs = data.pairs();
+  return data.triples() ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pair_count(data.queries());
 }
 
 bool accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,

@@ -5,7 +5,8 @@
 //   cross    [(a,l), u]    = sum w y_a z_l s_u                       d_out d x q
 //   energy   [a]           = sum w y_a^2                             d_out
 //
-// These are all distinct entries of sum w h h' and sum w y h'.
+// These are all distinct entries of sum w h h' and sum w y h'. With a selection, u and v are chosen pairs and l and m
+// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct MomentSums {
 };
 
 // Number of entries of `gram`.
-std::int64_t gram_size(Positions positions, std::int64_t d);
+std::int64_t gram_size(const Data& data);
 
 // Called now and then from the calling thread with the number of samples done; throws to stop the work.
 using Monitor = std::function<void(std::int64_t done)>;

@@ -18,6 +18,14 @@ void scale_rows(const double* rows, std::int64_t count, const double* weights, s
   }
 }
 
+// out[i] = rows[chosen[i]], rows of block_stride.
+void copy_rows(const double* rows, const std::vector<std::int64_t>& chosen, std::int64_t samples, double* out) {
+  for (const std::int64_t row : chosen) {
+    std::copy_n(rows + row * block_stride, samples, out);
+    out += block_stride;
+  }
+}
+
 }  // namespace
 
 NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_stride) {}
@@ -41,28 +49,38 @@ void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t sa
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
 SampleBlock::SampleBlock(const Data& data, Precision precision)
-    : s(pair_count(data.d()) * block_stride),
+    : selected(data.selection != nullptr),
+      s(pair_count(data.d()) * block_stride),
       weights(block_stride),
       y(data.d_out() * block_stride),
-      pair_columns(pair_count(data.d()) * block_samples(precision)),
+      pair_columns(data.pairs() * block_samples(precision)),
       energy(static_cast<std::size_t>(data.d_out())) {
-  const std::int64_t d = data.d(), d_out = data.d_out(), pairs = pair_count(d);
+  const std::int64_t d = data.d(), d_out = data.d_out(), every_pair = pair_count(d);
+  const std::int64_t pairs = data.pairs(), columns = data.triples() ? pairs : pair_count(data.queries());
   const bool all = data.positions == Positions::all, mixed = precision == Precision::mixed;
   targets = Buffer((all ? d_out * d : d_out) * block_stride);
   if (all) {
-    weighted_s = Buffer(pairs * block_stride);
+    weighted_s = Buffer(every_pair * block_stride);
   } else {
     z = Buffer(d * block_stride);
     weighted_z = Buffer(d * block_stride);
   }
+  if (selected) {
+    chosen_s = Buffer(pairs * block_stride);
+    if (all) {
+      chosen_weighted_s = Buffer(pairs * block_stride);
+      chosen_queries = Buffer(columns * block_stride);
+      chosen_targets = Buffer(d_out * data.queries() * block_stride);
+    }
+  }
   if (mixed) {
     narrow_s = NarrowRows(pairs);
-    narrow_right = NarrowRows(all ? pairs : d);
+    narrow_right = NarrowRows(all ? columns : d);
     if (!all) narrow_z = NarrowRows(d);
-    narrow_columns = FloatBuffer(pairs * block_samples(precision));
-    column_scale.resize(static_cast<std::size_t>(pairs));
-  } else if (!all) {
-    query_columns = Buffer(pairs * block_samples(precision));
+    narrow_columns = FloatBuffer(columns * block_samples(precision));
+    column_scale.resize(static_cast<std::size_t>(columns));
+  } else if (!data.triples()) {
+    query_columns = Buffer(columns * block_samples(precision));
   }
 }
 
@@ -73,10 +91,15 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
       data_(data),
       precision_(precision),
       group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr) {
-  const std::int64_t d = data.d();
-  query_pairs_.reserve(static_cast<std::size_t>(pair_count(d)));
-  for (Pair pair{0, 0}; pair.j < d; pair = next_pair(pair, d)) {
-    query_pairs_.push_back({static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)});
+  const std::int64_t queries = data.queries();
+  const auto chosen = [&](std::int64_t i) {
+    return data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
+  };
+  query_pairs_.reserve(static_cast<std::size_t>(pair_count(queries)));
+  for (Pair pair{0, 0}; pair.j < queries; pair = next_pair(pair, queries)) {
+    const std::int64_t l = chosen(pair.j), m = chosen(pair.k);
+    query_pairs_.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(m)});
+    column_rows_.push_back(pair_index(l, m, data.d()));
   }
 }
 
@@ -197,30 +220,48 @@ void BlockFiller::finish(SampleBlock& block, const double* carry) {
   if (data_.positions == Positions::all) {
     scale_rows(block.s.data(), pairs, block.weights.data(), block.samples, block.weighted_s.data());
   }
+  if (block.selected) choose(block);
   pack(block);
 }
 
+void BlockFiller::choose(SampleBlock& block) {
+  const Selection& selection = *data_.selection;
+  copy_rows(block.s.data(), selection.pairs, block.samples, block.chosen_s.data());
+  if (data_.positions != Positions::all) return;
+  copy_rows(block.weighted_s.data(), selection.pairs, block.samples, block.chosen_weighted_s.data());
+  copy_rows(block.weighted_s.data(), column_rows_, block.samples, block.chosen_queries.data());
+  for (std::int64_t a = 0; a < data_.d_out(); ++a) {
+    copy_rows(block.targets.data() + a * data_.d() * block_stride, selection.queries, block.samples,
+              block.chosen_targets.data() + a * data_.queries() * block_stride);
+  }
+}
+
 void BlockFiller::pack(SampleBlock& block) {
-  const std::int64_t pairs = pair_count(data_.d());
+  const std::int64_t pairs = data_.pairs(), columns = static_cast<std::int64_t>(query_pairs_.size());
   const bool all = data_.positions == Positions::all, mixed = precision_ == Precision::mixed;
   if (mixed) {
     pack_narrow(block);
   } else if (!all) {
-    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(), pairs,
+    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(), columns,
                                    kernels_.tile_columns, block.samples, block.query_columns.data());
+  } else if (block.selected) {
+    kernels_.float64.pack_rows(block.chosen_queries.data(), block_stride, columns, kernels_.tile_columns,
+                               block.samples, block.query_columns.data());
   }
-  if (data_.targets != nullptr || (all && !mixed)) {
-    kernels_.float64.pack_rows(all ? block.weighted_s.data() : block.s.data(), block_stride, pairs,
+  if (data_.targets != nullptr || (data_.triples() && !mixed)) {
+    kernels_.float64.pack_rows(all ? block.left_weighted() : block.left(), block_stride, pairs,
                                kernels_.tile_columns, block.samples, block.pair_columns.data());
   }
 }
 
 void BlockFiller::pack_narrow(SampleBlock& block) {
-  const std::int64_t d = data_.d(), pairs = pair_count(d);
-  block.narrow_s.assign(block.s.data(), pairs, block.samples);
+  const std::int64_t d = data_.d(), pairs = data_.pairs();
+  const std::int64_t columns = data_.triples() ? pairs : static_cast<std::int64_t>(query_pairs_.size());
+  block.narrow_s.assign(block.left(), pairs, block.samples);
   if (data_.positions == Positions::all) {
-    block.narrow_right.assign(block.weighted_s.data(), pairs, block.samples);
-    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_stride, pairs, kernels_.tile_columns,
+    const double* right = block.selected ? block.chosen_queries.data() : block.weighted_s.data();
+    block.narrow_right.assign(right, columns, block.samples);
+    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_stride, columns, kernels_.tile_columns,
                                block.samples, block.narrow_columns.data());
     block.column_scale = block.narrow_right.scale;
     return;
@@ -228,7 +269,7 @@ void BlockFiller::pack_narrow(SampleBlock& block) {
   block.narrow_right.assign(block.weighted_z.data(), d, block.samples);
   block.narrow_z.assign(block.z.data(), d, block.samples);
   kernels_.float32.pack_products(block.narrow_right.data.data(), block.narrow_z.data.data(), block_stride,
-                                 query_pairs_.data(), pairs, kernels_.tile_columns, block.samples,
+                                 query_pairs_.data(), columns, kernels_.tile_columns, block.samples,
                                  block.narrow_columns.data());
   for (std::size_t i = 0; i < query_pairs_.size(); ++i) {
     block.column_scale[i] = block.narrow_right.scale[static_cast<std::size_t>(query_pairs_[i].x)] *

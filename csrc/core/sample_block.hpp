@@ -10,6 +10,7 @@
 
 #include "../kernels/block_sizes.hpp"
 #include "buffer.hpp"
+#include "index.hpp"
 #include "kernels.hpp"
 #include "positions.hpp"
 #include "sequence_group.hpp"
@@ -23,15 +24,30 @@ constexpr std::int64_t block_samples(Precision precision) {
   return precision == Precision::mixed ? block_samples_mixed : block_samples_float64;
 }
 
-// What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence).
+// Features that take part: numbers of pairs and of query coordinates, both ascending.
+struct Selection {
+  std::vector<std::int64_t> pairs, queries;
+};
+
+// What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence) and a selection
+// (all features).
 struct Data {
   const TokenBatch& tokens;
   const TokenBatch* targets;
   const double* weights;
   Positions positions;
+  const Selection* selection = nullptr;
 
   std::int64_t d() const { return tokens.width(); }
   std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
+  std::int64_t pairs() const {
+    return selection != nullptr ? static_cast<std::int64_t>(selection->pairs.size()) : pair_count(d());
+  }
+  std::int64_t queries() const {
+    return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
+  }
+  // The Gram is the third moment of s, symmetric in all three.
+  bool triples() const { return positions == Positions::all && selection == nullptr; }
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
 };
 
@@ -49,6 +65,12 @@ struct NarrowRows {
 struct SampleBlock {
   SampleBlock(const Data& data, Precision precision);
 
+  // Left rows of the Gram's products, and of the cross moment (all).
+  const double* left() const { return (selected ? chosen_s : s).data(); }
+  const double* left_weighted() const { return (selected ? chosen_weighted_s : weighted_s).data(); }
+  const double* left_targets() const { return (selected ? chosen_targets : targets).data(); }
+
+  bool selected;
   std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
   Buffer s;                  // q rows of block_stride
   Buffer weights;            // one row: w, zero in columns without a sample
@@ -56,8 +78,9 @@ struct SampleBlock {
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
-  Buffer query_columns;      // packed w z_l z_m, l <= m: right factor of the Gram (last, causal)
-  Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of the Gram (all)
+  Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;  // rows of a selection
+  Buffer query_columns;      // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
+  Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of triples
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
 
   // Mixed precision: the two factors of the Gram.
@@ -93,6 +116,7 @@ class BlockFiller {
   void fill_all(SampleBlock& block, std::int64_t first, std::int64_t count);
   void fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count);
   void weigh(SampleBlock& block);
+  void choose(SampleBlock& block);
   void pack(SampleBlock& block);
   void pack_narrow(SampleBlock& block);
 
@@ -100,7 +124,8 @@ class BlockFiller {
   const Data& data_;
   Precision precision_;
   SequenceGroup group_;
-  std::vector<RowPair> query_pairs_;
+  std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
+  std::vector<std::int64_t> column_rows_;  // of s: the same pairs (all, selected)
   std::vector<Sequence> token_rows_, target_rows_;
 };
 

@@ -19,7 +19,7 @@ from importlib.metadata import version as _version
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
-from .features import cubic_features, paper_features
+from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .heads import Heads, recover_heads
 from .memory import estimate_memory
@@ -35,6 +35,7 @@ except _PackageNotFoundError:  # imported from a source tree
 __all__ = [
     "BackendInfo",
     "Certificate",
+    "Features",
     "Fit",
     "FitInfo",
     "Heads",

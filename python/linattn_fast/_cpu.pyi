@@ -26,6 +26,8 @@ def accumulate(
     weights: _Floats | None,
     positions: str,
     precision: str,
+    pairs: _Offsets,
+    queries: _Offsets,
     with_gram: bool,
     threads: int,
     progress: _Progress,

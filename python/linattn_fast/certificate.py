@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .coverage import Coverage, coverage_of_samples, describe
-from .features import feature_count
-from .memory import as_size, require_memory
+from .features import Features
+from .memory import require_memory
 from .moments import Moments
 from .solve import CholeskyFactor, SpectralFactor, factorise
-from .tokens import Array, Floats, Kind, Positions, Tokens, as_positions, as_tokens
+from .tokens import Array, Floats, Kind, Positions, Tokens, as_positions, as_size, as_tokens
 
 Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
 
@@ -64,8 +64,8 @@ class Certificate:
     n_samples: int
     evidence: str
     """What the verdict rests on, in words and numbers."""
-    d: int
-    """Coordinates of a token."""
+    features: Features
+    """Which features take part."""
     positions: Positions
     """Which tokens were queries."""
     noise_samples: float
@@ -96,7 +96,7 @@ class Certificate:
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
-        return as_tokens(Z, offsets, d=self.d), where
+        return as_tokens(Z, offsets, d=self.features.d), where
 
     @overload
     def covers(
@@ -240,12 +240,13 @@ class Certificate:
         >>> la.certify(Z).explain(1)
         ['tokens never vary along x0*x0 with query x1']
         """
-        coordinates = [f"x{i}" for i in range(self.d)] if names is None else [str(x) for x in names]
-        if len(coordinates) != self.d:
-            raise ValueError(f"names: {self.d} names are needed, got {len(coordinates)}")
+        d = self.features.d
+        coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
+        if len(coordinates) != d:
+            raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
         directions, values = self._coverage().least_determined(self._directions(k))
         return [
-            describe(direction, float(value), self.d, coordinates)
+            describe(direction, float(value), self.features, coordinates)
             for direction, value in zip(directions, values, strict=True)
         ]
 
@@ -267,6 +268,7 @@ def _per_query(
 class Source:
     """Where a certificate finds the range of Lambda when it is asked about single inputs."""
 
+    features: Features
     moments: Moments | None
     data: tuple[Tokens, Floats | None, Positions] | None = None
     """Tokens, weights and positions, of fewer samples than features."""
@@ -278,13 +280,13 @@ class Source:
         """Factorise, once."""
         if self.data is not None:
             tokens, weights, positions = self.data
-            n, p = tokens.n_samples(positions), feature_count(tokens.d)
+            n, p = tokens.n_samples(positions), self.features.count
             require_memory(24 * n * p, f"certificate: the features of {n} samples and their range")
-            return coverage_of_samples(tokens, weights, positions)
+            return coverage_of_samples(tokens, weights, positions, self.features)
         assert self.moments is not None
         diagonal = np.asarray(self.moments.gram_diagonal() / self.moments.required_weight())
         if self.factor is not None:
-            return Coverage(self.factor, diagonal, self.moments.d)
+            return Coverage(self.factor, diagonal, self.features)
         made = factorise(self.moments.second_moment, steps=self.moments.rounding_steps)
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)
-        return Coverage(made.factorisation, diagonal, self.moments.d)
+        return Coverage(made.factorisation, diagonal, self.features)

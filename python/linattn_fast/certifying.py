@@ -11,10 +11,10 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
 from .certificate import Certificate, Source, Verdict
-from .features import feature_count
+from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
-from .moments import Moments, require_all_features, total_weight
+from .moments import Moments, total_weight
 from .orthogonal import solve_on_data
 from .solve import Factorisation, SpectralFactor, factorise, try_cholesky
 from .tokens import (
@@ -94,10 +94,10 @@ def _judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Ver
 
 
 def certificate_by_counting(
-    n_samples: int, d: int, positions: Positions, noise_samples: float, source: Source
+    n_samples: int, positions: Positions, noise_samples: float, source: Source
 ) -> Certificate:
     """Certificate of fewer samples than features, which needs no factorisation."""
-    p = feature_count(d)
+    p = source.features.count
     return Certificate(
         lambda_min=0.0,
         condition=float("inf"),
@@ -108,22 +108,22 @@ def certificate_by_counting(
         n_samples=n_samples,
         evidence=f"proved by counting: {n_samples} samples are fewer than the {p} features, "
         f"so the rank is at most {n_samples}",
-        d=d,
+        features=source.features,
         positions=positions,
         noise_samples=noise_samples,
         source=source,
     )
 
 
-def counted_on_data(tokens: Tokens, weights: Floats | None, positions: Positions) -> Certificate:
+def counted_on_data(
+    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+) -> Certificate:
     """The same, from the data."""
     noise_samples = float(tokens.n_samples(positions))
     if weights is not None:
         noise_samples = total_weight(tokens, weights, positions) / float(weights.max())
-    source = Source(None, (tokens, weights, positions))
-    return certificate_by_counting(
-        tokens.n_samples(positions), tokens.d, positions, noise_samples, source
-    )
+    source = Source(features, None, (tokens, weights, positions))
+    return certificate_by_counting(tokens.n_samples(positions), positions, noise_samples, source)
 
 
 def certificate_from(
@@ -147,9 +147,8 @@ def certificate_from(
     if spectrum:
         values = np.asarray(eigvalsh(moments.second_moment(), check_finite=False), np.float64)
     if n < p:
-        counted = certificate_by_counting(
-            n, moments.d, moments.positions, noise_samples, Source(moments)
-        )
+        source = Source(moments.features, moments)
+        counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
     if factor is None:
@@ -168,11 +167,11 @@ def certificate_from(
         dimension=p,
         n_samples=n,
         evidence=evidence,
-        d=moments.d,
+        features=moments.features,
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments, factor=spectral),
+        source=Source(moments.features, moments, factor=spectral),
     )
 
 
@@ -182,7 +181,7 @@ def certify(
     offsets: object = None,
     positions: Positions = "last",
     sample_weight: object = None,
-    features: None = None,
+    features: Features | None = None,
     backend: str = "auto",
     spectrum: bool = False,
     memory_limit: int | None = None,
@@ -212,28 +211,30 @@ def certify(
     """
     memory_limit = as_memory_limit(memory_limit)
     if isinstance(Z, Moments):
-        if offsets is not None or sample_weight is not None:
-            raise ValueError("offsets, sample_weight: moments carry their own data; give Z alone")
+        if offsets is not None or sample_weight is not None or features is not None:
+            raise ValueError(
+                "offsets, sample_weight, features: moments carry their own data; give Z alone"
+            )
         moments = Z
     else:
-        require_all_features(features)
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets)
+        chosen = as_features(features, tokens.d)
         weights = as_weights(sample_weight, len(tokens))
         if weights is not None and not weights.any():
             raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-        if tokens.n_samples(positions) < feature_count(tokens.d) and not spectrum:
+        if tokens.n_samples(positions) < chosen.count and not spectrum:
             get_backend(backend)  # a wrong name is an error all the same
             if not all(np.isfinite(sequence).all() for sequence in tokens):
                 raise non_finite_error(tokens)
-            return counted_on_data(tokens, weights, positions)
-        moments = Moments(tokens.d, 0, positions=positions, backend=backend)
-        require_certificate_memory(moments.d, tokens.n_samples(positions), memory_limit)
+            return counted_on_data(tokens, weights, positions, chosen)
+        moments = Moments(tokens.d, 0, positions=positions, features=chosen, backend=backend)
+        require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
         moments.add_checked(tokens, None, weights, None)
         return certificate_from(
             moments, certifying_factor(moments, tokens, weights, memory_limit), spectrum=spectrum
         )
-    require_certificate_memory(moments.d, moments.n_samples, memory_limit)
+    require_certificate_memory(moments.features, moments.n_samples, memory_limit)
     return certificate_from(moments, spectrum=spectrum)
 
 
@@ -247,22 +248,26 @@ def certifying_factor(
     if not isinstance(factor, str):
         return factor
     require_memory(
-        estimate_memory(moments.d, 0)["qr"],
+        estimate_memory(moments.d, 0, features=moments.features)["qr"],
         f"certify: {factor}; deciding it from the features of d = {moments.d}",
         memory_limit,
     )
     diagonal = moments.gram_diagonal() / moments.required_weight()
     nothing = np.zeros((moments.n_samples, 0))
-    return solve_on_data(tokens, nothing, weights, moments.positions, 0.0, diagonal)[1]
+    return solve_on_data(
+        tokens, nothing, weights, moments.positions, 0.0, diagonal, moments.features
+    )[1]
 
 
-def require_certificate_memory(d: int, n_samples: int, memory_limit: int | None) -> None:
+def require_certificate_memory(
+    features: Features, n_samples: int, memory_limit: int | None
+) -> None:
     """Raise MemoryError when the certificate needs a factorisation that does not fit."""
-    needed = estimate_memory(d, 0)
-    if n_samples < feature_count(d):  # decided by counting
+    needed = estimate_memory(features.d, 0, features=features)
+    if n_samples < features.count:  # decided by counting
         return
     require_memory(
         needed["cholesky"],
-        f"certify: the dense second moment of d = {d} ({in_words(8 * feature_count(d) ** 2)})",
+        f"certify: the dense second moment of d = {features.d} ({in_words(8 * features.count**2)})",
         memory_limit,
     )

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.linalg import eigh, qr, solve_triangular, svd
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from .features import features_of
+from .features import Features
 from .solve import EPS, MARGIN, CholeskyFactor, SpectralFactor, power_of_two_scale
 from .tokens import Array, Floats, Positions, Tokens, non_finite_error
 
@@ -43,7 +43,7 @@ class Coverage:
     factor: CholeskyFactor | SpectralFactor
     diagonal: Floats
     """Mean square of each feature, (p,)."""
-    d: int
+    features: Features
 
     @property
     def p(self) -> int:
@@ -79,10 +79,10 @@ class Coverage:
             last = min(first + step, len(tokens))
             part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
             with np.errstate(over="ignore", invalid="ignore"):
-                features = features_of(part, positions) * self.factor.scale
-            if not np.isfinite(features).all():
+                scaled = self.features.of(part, positions) * self.factor.scale
+            if not np.isfinite(scaled).all():
                 raise non_finite_error(tokens)
-            yield features
+            yield scaled
 
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
         """Distance of each query's features from the range, relative: (rows,)."""
@@ -170,9 +170,11 @@ class Coverage:
         return values, self._in_units(vectors.T)
 
 
-def coverage_of_samples(tokens: Tokens, weights: Floats | None, positions: Positions) -> Coverage:
+def coverage_of_samples(
+    tokens: Tokens, weights: Floats | None, positions: Positions, chosen: Features
+) -> Coverage:
     """Range of the second moment of few samples, from the singular values of their features."""
-    features = features_of(tokens, positions)  # (N, p)
+    features = chosen.of(tokens, positions)  # (N, p)
     if weights is not None:
         per_sample = weights if positions == "last" else np.repeat(weights, tokens.lengths)
         features *= np.sqrt(per_sample / per_sample.sum())[:, None]
@@ -191,7 +193,7 @@ def coverage_of_samples(tokens: Tokens, weights: Floats | None, positions: Posit
     factor = SpectralFactor(
         values, kept, scale, None, None, level**2, (MARGIN * level) ** 2, name="qr"
     )
-    return Coverage(factor, diagonal, tokens.d)
+    return Coverage(factor, diagonal, chosen)
 
 
 def _smallest_eigenpairs(factor: CholeskyFactor, k: int) -> tuple[Floats, Floats]:
@@ -213,18 +215,18 @@ def _smallest_eigenpairs(factor: CholeskyFactor, k: int) -> tuple[Floats, Floats
     return 1 / inverted[order], np.asarray(vectors[:, order])
 
 
-def describe(direction: Floats, mean_square: float, d: int, names: list[str]) -> str:
+def describe(direction: Floats, mean_square: float, features: Features, names: list[str]) -> str:
     """Say in words which pairs and queries a direction (p,) consists of."""
-    j, k = np.triu_indices(d)
-    pairs = [f"{names[a]}*{names[b]}" for a, b in zip(j, k, strict=True)]
-    by_query = direction.reshape(len(j), d) / np.abs(direction).max()  # (q, d)
+    pairs = [f"{names[j]}*{names[k]}" for j, k in features.pairs]
+    queries = [names[l] for l in features.queries]
+    by_query = direction.reshape(len(pairs), len(queries)) / np.abs(direction).max()
     groups = []
     for l in np.argsort(-np.abs(by_query).max(axis=0), kind="stable"):
         column = by_query[:, l]
         order = np.argsort(-np.abs(column), kind="stable")
         terms = [(float(column[u]), pairs[u]) for u in order if abs(column[u]) > 0.1]
         if terms:
-            groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {names[l]}"))
+            groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {queries[l]}"))
     # A group's text starts with plus, so its own sign goes before it.
     text = _joined([(np.sign(first), group) for first, group in groups], 3)
     if mean_square == 0:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import svd
 
-from .features import samples_of
+from .features import Features
 from .refine import Solution, refine
 from .solve import EPS, MARGIN, try_cholesky
 from .tokens import Floats, Positions, Tokens, non_finite_error
@@ -30,9 +30,11 @@ class Kernel:
     root: Floats
 
     @classmethod
-    def of(cls, tokens: Tokens, weights: Floats | None, positions: Positions) -> Kernel:
+    def of(
+        cls, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+    ) -> Kernel:
         """Samples of a batch; weights are one a sequence."""
-        s, z = samples_of(tokens, positions)
+        s, z = features.samples(tokens, positions)
         w = np.ones(len(tokens)) if weights is None else weights
         root = np.sqrt(w if positions == "last" else np.repeat(w, tokens.lengths))
         return cls(s, z, root)

@@ -8,10 +8,12 @@ p = d (d + 1) / 2 * d.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
-from .tokens import Floats, Positions, Tokens, as_tokens, non_finite_error
+from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens, non_finite_error
 
 
 def pair_count(d: int) -> int:
@@ -58,10 +60,188 @@ def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, F
     return np.concatenate(s), np.concatenate(z)
 
 
+def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np.intp]:
+    """Check whole numbers from 0 up to but not ``end``."""
+    shape = "(m, 2)" if ndim == 2 else "(m,)"
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"{name}: an array {shape} is needed, got {value!r}") from None
+    if array.ndim != ndim or array.size == 0:
+        raise ValueError(f"{name}: an array {shape} is needed, m > 0, got shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: whole numbers are needed, got dtype {array.dtype}")
+    if not (array.min() >= 0 and array.max() < end):
+        raise ValueError(
+            f"{name}: numbers from 0 to {end - 1} are needed, got {array.min()} to {array.max()}"
+        )
+    return array.astype(np.intp)
+
+
+def _distinct(numbers: npt.NDArray[np.intp], name: str) -> npt.NDArray[np.intp]:
+    """Ascending; each may occur once."""
+    ordered = np.unique(numbers)
+    if len(ordered) < len(numbers):
+        raise ValueError(f"{name}: each may be given once, got {len(numbers) - len(ordered)} twice")
+    ordered.setflags(write=False)
+    return ordered
+
+
+class Features:
+    """Which of the features S[j,k] z[l] take part.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    pairs
+        Pairs {j, k}, (m, 2); None takes all.
+    queries
+        Coordinates l of the query, (m,); None takes all.
+
+    Notes
+    -----
+    Every chosen pair is combined with every chosen query. They are kept in ascending order,
+    whatever the order given; the features follow it, pair by pair.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> features = la.Features(3, pairs=[(0, 2), (1, 2), (2, 2)], queries=[0, 1])
+    >>> features.count, la.Features(3).count
+    (6, 18)
+    """
+
+    def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
+        self.d = as_size(d, "d")
+        self.pair_numbers: npt.NDArray[np.intp] = np.arange(pair_count(self.d))
+        """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""
+        self.queries: npt.NDArray[np.intp] = np.arange(self.d)
+        """Chosen query coordinates, (n_queries,)."""
+        if pairs is not None:
+            given = _as_numbers(pairs, "pairs", 2, self.d)
+            if given.shape[1] != 2:
+                raise ValueError(f"pairs: an array (m, 2) is needed, got shape {given.shape}")
+            low, high = given.min(axis=1), given.max(axis=1)
+            numbers = low * self.d - low * (low - 1) // 2 + high - low
+            self.pair_numbers = _distinct(numbers, "pairs")
+        if queries is not None:
+            self.queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
+
+    @classmethod
+    def active(
+        cls, Z: object, *, offsets: object = None, positions: Positions = "last"
+    ) -> Features:
+        """Find the features that can ever be non-zero in the data: one pass over the tokens.
+
+        A pair takes part when some token has both coordinates, a query when some querying token has
+        it. Of one-hot tokens, that is a small part of all.
+        """
+        positions = as_positions(positions)
+        tokens = as_tokens(Z, offsets)
+        together = np.zeros((tokens.d, tokens.d), dtype=bool)
+        queries = np.zeros(tokens.d, dtype=bool)
+        for sequence in tokens:
+            present = sequence != 0
+            together |= present.T.astype(np.float32) @ present.astype(np.float32) > 0
+            queries |= present[-1] if positions == "last" else present.any(axis=0)
+        pairs = np.argwhere(np.triu(together))
+        if len(pairs) == 0 or not queries.any():
+            raise ValueError(
+                "Z: every feature is zero in every sequence; there is nothing to learn"
+            )
+        return cls(tokens.d, pairs, np.flatnonzero(queries))
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs chosen."""
+        return len(self.pair_numbers)
+
+    @property
+    def n_queries(self) -> int:
+        """Query coordinates chosen."""
+        return len(self.queries)
+
+    @property
+    def count(self) -> int:
+        """Number of features."""
+        return self.n_pairs * self.n_queries
+
+    @cached_property
+    def pairs(self) -> npt.NDArray[np.intp]:
+        """Chosen pairs (j, k), j <= k: (n_pairs, 2)."""
+        return np.stack(np.triu_indices(self.d), axis=1)[self.pair_numbers]
+
+    @property
+    def everything(self) -> bool:
+        """Whether all features take part."""
+        return self.count == feature_count(self.d)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Features):
+            return NotImplemented
+        return (
+            self.d == other.d
+            and np.array_equal(self.pair_numbers, other.pair_numbers)
+            and np.array_equal(self.queries, other.queries)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.d, self.pair_numbers.tobytes(), self.queries.tobytes()))
+
+    def __repr__(self) -> str:
+        return (
+            f"Features(d={self.d}, {self.n_pairs} of {pair_count(self.d)} pairs, "
+            f"{self.n_queries} of {self.d} queries: {self.count} features)"
+        )
+
+    def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
+        """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
+        s, z = samples_of(tokens, positions)
+        return (s, z) if self.everything else (s[:, self.pair_numbers], z[:, self.queries])
+
+    def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
+        """h = s (x) z of each sample, (samples, count)."""
+        s, z = self.samples(tokens, positions)
+        return (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+
+    def expand(self, coefficients: Floats) -> Floats:
+        """Coefficients (d_out, count) of these features as (d_out, p) of all, zero elsewhere."""
+        if self.everything:
+            return coefficients
+        full = np.zeros((len(coefficients), pair_count(self.d), self.d))
+        chosen = coefficients.reshape(len(coefficients), self.n_pairs, self.n_queries)
+        full[:, self.pair_numbers[:, None], self.queries] = chosen
+        return full.reshape(len(coefficients), -1)
+
+
+def as_features(features: object, d: int) -> Features:
+    """Check a choice of features for tokens in R^d; None is all of them."""
+    if features is None:
+        return Features(d)
+    if not isinstance(features, Features):
+        raise TypeError(f"features: Features or None is needed, got {type(features).__name__}")
+    if features.d != d:
+        raise ValueError(f"features: they are for d = {features.d}, but the tokens have d = {d}")
+    return features
+
+
 def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
-    """h = s (x) z of each sample, (samples, p)."""
-    s, z = samples_of(tokens, positions)
-    return (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+    """All features of each sample, (samples, p)."""
+    return Features(tokens.d).of(tokens, positions)
+
+
+def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
+    """S[j,j] of each sample, (samples, d)."""
+    sums = []
+    for given in tokens:
+        squares = given.astype(np.float64, copy=False) ** 2
+        if positions == "causal":
+            sums.append(np.cumsum(squares, axis=0))
+            continue
+        total = squares.sum(axis=0, keepdims=True)
+        sums.append(total if positions == "last" else np.repeat(total, len(squares), axis=0))
+    return np.concatenate(sums)
 
 
 def _finite(values: Floats, tokens: Tokens) -> Floats:

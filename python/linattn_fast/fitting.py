@@ -24,10 +24,10 @@ from .certifying import (
     counted_on_data,
 )
 from .dual import Kernel, solve_dual
-from .features import feature_count
+from .features import Features, as_features
 from .heads import recover_heads
 from .memory import as_memory_limit, estimate_memory
-from .moments import Moments, as_precision, require_all_features
+from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
@@ -68,7 +68,7 @@ def _solve_with_data(
             choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
             return factor.solve(moments.cross() / moments.required_weight()).T, choice
         replace(settings, solver="qr").require_memory(
-            moments.d, moments.d_out, moments.positions, moments.n_samples
+            moments.features, moments.d_out, moments.positions, moments.n_samples
         )
         reason = f"{factor}, so the features were reduced by orthogonal transformations"
     elif settings.solver != "qr":
@@ -76,7 +76,7 @@ def _solve_with_data(
     diagonal = moments.gram_diagonal() / moments.required_weight() + alpha
     y = problem.targets.rows().astype(np.float64)
     coefficients, spectral = solve_on_data(
-        problem.tokens, y, problem.weights, problem.positions, alpha, diagonal
+        problem.tokens, y, problem.weights, problem.positions, alpha, diagonal, moments.features
     )
     if spectral.rank < moments.dimension:
         reason += f"; rank {spectral.rank} of {moments.dimension}, least norm"
@@ -93,11 +93,14 @@ def _refine_on_data(
     y = problem.targets.rows()  # (samples, d_out)
 
     def residual(C: Floats) -> Floats:
-        return np.asarray(y - engine.coefficients(np.ascontiguousarray(C), tokens, positions))
+        full = np.ascontiguousarray(moments.features.expand(C))
+        return np.asarray(y - engine.coefficients(full, tokens, positions))
 
     def correction(C: Floats) -> Floats:
         left = problem.targets.with_rows(residual(C))
-        cross = engine.moments(tokens, left, weights, positions, with_gram=False).cross
+        cross = engine.moments(
+            tokens, left, weights, positions, features=moments.features, with_gram=False
+        ).cross
         mean = cross.transpose(2, 1, 0).reshape(-1, len(C)) / total  # (a, l, u) -> (u, l, a)
         return choice.factorisation.solve(mean - alpha * C.T).T
 
@@ -117,7 +120,7 @@ def _result(
     settings: Settings,
     stages: Stages,
     *,
-    d: int,
+    features: Features,
     positions: Positions,
     n_samples: int,
     mean_squared_target: float,
@@ -127,10 +130,12 @@ def _result(
     heads = None
     if settings.heads is not None:
         with stages.timed("heads"):
-            heads = recover_heads(solution.coefficients, d)
+            heads = recover_heads(features.expand(solution.coefficients), features.d)
     coefficients = np.ascontiguousarray(solution.coefficients)
     coefficients.setflags(write=False)
-    estimate = estimate_memory(d, len(coefficients), positions=positions, n_samples=n_samples)
+    estimate = estimate_memory(
+        features.d, len(coefficients), positions=positions, n_samples=n_samples, features=features
+    )
     info = FitInfo(
         solver=solver,
         reason=reason,
@@ -140,11 +145,11 @@ def _result(
         refinements=solution.refinements,
         backend=backend,
         n_samples=n_samples,
-        dimension=feature_count(d),
+        dimension=features.count,
         seconds=dict(stages),
         bytes=estimate[solver],
     )
-    return Fit(coefficients, d, heads, certificate, info, positions)
+    return Fit(coefficients, features, heads, certificate, info, positions)
 
 
 def fit_moments(
@@ -168,7 +173,7 @@ def fit_moments(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
         )
     weight = moments.required_weight()
-    settings.require_memory(moments.d, moments.d_out, moments.positions, moments.n_samples)
+    settings.require_memory(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
     with stages.timed("solve"):
         coefficients, choice = _solve_primal(moments, settings)
@@ -182,7 +187,7 @@ def fit_moments(
         _certificate(moments, choice, settings, stages),
         settings,
         stages,
-        d=moments.d,
+        features=moments.features,
         positions=moments.positions,
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / weight,
@@ -218,7 +223,7 @@ def fit(
     positions: Positions = "last",
     alpha: float = 0.0,
     sample_weight: object = None,
-    features: None = None,
+    features: Features | None = None,
     heads: Literal["svd"] | None = "svd",
     solver: Solver = "auto",
     backend: str = "auto",
@@ -250,7 +255,7 @@ def fit(
         Weights (N,), not negative, one a sequence and the same for all its queries; 1 by default.
         W is the sum over queries.
     features
-        None in this version: all features.
+        Which features take part, :class:`Features`; None is all. Heads get zeros elsewhere.
     heads
         "svd" recovers heads from C (see :func:`recover_heads`), None does not.
     solver
@@ -288,18 +293,20 @@ def fit(
     """
     positions = as_positions(positions)
     precision = as_precision(precision)
-    require_all_features(features)
     settings = Settings(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     tokens = as_tokens(Z, offsets)
+    chosen = as_features(features, tokens.d)
     targets = as_targets(y, tokens, positions)
     weights = as_weights(sample_weight, len(tokens))
     if weights is not None and not weights.any():
         raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-    problem = Problem(tokens, targets, weights, positions, get_backend(backend).name, precision)
-    if solver == "auto" and problem.n_samples < feature_count(tokens.d):
+    problem = Problem(
+        tokens, targets, weights, positions, get_backend(backend).name, precision, chosen
+    )
+    if solver == "auto" and problem.n_samples < chosen.count:
         settings = replace(settings, solver="dual")
-    settings.require_memory(tokens.d, targets.d, positions, problem.n_samples)
+    settings.require_memory(chosen, targets.d, positions, problem.n_samples)
     if settings.solver == "dual":
         return _fit_dual(problem, settings, asked=solver == "dual", progress=progress)
 
@@ -318,7 +325,7 @@ def fit(
         _certificate(moments, choice, settings, stages, problem),
         settings,
         stages,
-        d=tokens.d,
+        features=chosen,
         positions=positions,
         n_samples=problem.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
@@ -334,10 +341,10 @@ def _fit_dual(
     progress: bool | Callable[[int, int], object],
 ) -> Fit:
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
-    d, n, p = problem.tokens.d, problem.n_samples, feature_count(problem.tokens.d)
+    n, p = problem.n_samples, problem.features.count
     stages = Stages()
     with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
-        kernel = Kernel.of(problem.tokens, problem.weights, problem.positions)
+        kernel = Kernel.of(problem.tokens, problem.weights, problem.positions, problem.features)
         kernel.require_finite(problem.tokens)
     y = problem.targets.rows().astype(np.float64)
     with stages.timed("solve"):
@@ -347,7 +354,9 @@ def _fit_dual(
     if settings.certify:
         with stages.timed("certify"):
             if n < p:
-                certificate = counted_on_data(problem.tokens, problem.weights, problem.positions)
+                certificate = counted_on_data(
+                    problem.tokens, problem.weights, problem.positions, problem.features
+                )
             else:
                 moments = problem.moments(progress)
                 limit = as_memory_limit(settings.memory_limit)
@@ -362,7 +371,7 @@ def _fit_dual(
         certificate,
         settings,
         stages,
-        d=d,
+        features=problem.features,
         positions=problem.positions,
         n_samples=n,
         mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),

@@ -18,8 +18,8 @@ from scipy.linalg import svd
 
 from .backend import get_backend
 from .features import feature_count, head_coefficients, pair_table
-from .memory import as_size, require_memory
-from .tokens import Floats, Positions, as_positions, as_tokens, non_finite_error
+from .memory import require_memory
+from .tokens import Floats, Positions, as_positions, as_size, as_tokens, non_finite_error
 
 
 def as_matrix(value: object, name: str, ndim: int) -> Floats:

@@ -67,8 +67,15 @@ def relative_error(moments: Moments) -> float:
     return wide + narrow + wide * narrow
 
 
-def magnitudes(gram: Floats, d: int) -> Floats:
-    """Entries G[((j,j),l), ((k,k),l)] of the dense Gram for every feature ((j,k),l): (p,)."""
+def magnitudes(moments: Moments, gram: Floats) -> Floats:
+    """m[(j,k),l] of every feature: (p,).
+
+    G[((j,j),l), ((k,k),l)] of the dense Gram; with chosen features, which may lack these pairs, the
+    same sums accumulated on their own.
+    """
+    if moments.magnitudes is not None:
+        return moments.magnitudes.reshape(-1)
+    d = moments.d
     j, k = np.triu_indices(d)
     squares = np.diagonal(pair_table(d))  # the pairs (j, j)
     l = np.arange(d)
@@ -111,7 +118,7 @@ def prove(moments: Moments, estimate: float) -> Proof:
     for fraction in _FRACTIONS:
         gram = moments.gram()
         # The computed m errs by gamma itself; a little more covers the roundings of this line.
-        lost = error * (1 + 4 * error + 16 * UNIT) * len(gram) * magnitudes(gram, moments.d)
+        lost = error * (1 + 4 * error + 16 * UNIT) * len(gram) * magnitudes(moments, gram)
         tau = fraction * estimate * moments.required_weight()
         scale = equilibrate(gram)
         shift = (lost + tau) * scale**2

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-import operator
 
 from . import compact
-from .features import feature_count, pair_count
+from .features import Features, as_features, pair_count
 from .machine import usable_memory
-from .tokens import Positions, as_positions
+from .tokens import Positions, as_positions, as_size
 
 
-def as_size(value: object, name: str, *, least: int = 1) -> int:
-    """Check a whole number such as d or d_out."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # any object may turn up here
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{name}: a whole number is needed, got {kind}") from None
-    if number < least:
-        raise ValueError(f"{name}: must be at least {least}, got {number}")
-    return number
-
-
-def compact_bytes(d: int, d_out: int, positions: Positions = "last") -> int:
+def compact_bytes(features: Features, d_out: int, positions: Positions = "last") -> int:
     """Bytes of the compact Gram, the cross moment and the energy."""
-    return 8 * (math.prod(compact.shape(d, positions)) + d_out * (feature_count(d) + 1))
+    return 8 * (math.prod(compact.shape(features, positions)) + d_out * (features.count + 1))
 
 
 def estimate_memory(
-    d: int, d_out: int = 1, *, positions: Positions = "last", n_samples: int | None = None
+    d: int,
+    d_out: int = 1,
+    *,
+    positions: Positions = "last",
+    n_samples: int | None = None,
+    features: Features | None = None,
 ) -> dict[str, int]:
     """Bytes that each part of a fit holds at its peak, beside the data.
 
@@ -43,6 +35,8 @@ def estimate_memory(
         "last", "all" or "causal".
     n_samples
         Number of samples, which the dual solver's memory depends on.
+    features
+        Which features take part; None is all.
 
     Returns
     -------
@@ -58,8 +52,9 @@ def estimate_memory(
     20306448
     """
     d, d_out = as_size(d, "d"), as_size(d_out, "d_out", least=0)
-    p = feature_count(d)
-    moments = compact_bytes(d, d_out, as_positions(positions))
+    features = as_features(features, d)
+    p = features.count
+    moments = compact_bytes(features, d_out, as_positions(positions))
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
         "moments": 2 * moments,

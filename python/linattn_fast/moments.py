@@ -18,14 +18,16 @@ import numpy as np
 
 from . import compact, storage
 from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
-from .features import feature_count, pair_count
-from .memory import as_size, compact_bytes, estimate_memory, require_memory
+from .features import Features, as_features, self_products
+from .memory import compact_bytes, estimate_memory, require_memory
 from .progress import Bar
 from .tokens import (
+    Array,
     Floats,
     Positions,
     Tokens,
     as_positions,
+    as_size,
     as_targets,
     as_tokens,
     as_weights,
@@ -73,17 +75,37 @@ def as_precision(precision: object) -> Precision:
     raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
-def require_all_features(features: object) -> None:
-    """Reject a choice of features, which this version does not have."""
-    if features is not None:
-        raise ValueError("features: this version uses all features; only None is possible")
-
-
 def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
     """W: the weights of all samples; every query of a sequence has the sequence's weight."""
     if weights is None:
         return float(tokens.n_samples(positions))
     return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
+
+
+def summand_sizes(
+    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+) -> Floats:
+    """Sum of w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): how large summands are.
+
+    With all features this is an entry of the Gram; see :mod:`linattn_fast.lower_bound`.
+    """
+    total = np.zeros((features.n_pairs, features.n_queries))
+    j, k = features.pairs.T
+    for first in range(0, len(tokens), 256):
+        last = min(first + 256, len(tokens))
+        part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
+        diagonal = self_products(part, positions)  # (samples, d)
+        queries = [z[-1:] if positions == "last" else z for z in part]
+        squares = np.concatenate(queries).astype(np.float64)[:, features.queries] ** 2
+        if positions == "all":  # there z_l^2 is summed to S_ll, and bounds go by that
+            ends = np.cumsum(part.lengths) - 1
+            diagonal = diagonal[ends]
+            squares = diagonal[:, features.queries]
+        if weights is not None:
+            w = weights[first:last]
+            squares *= (np.repeat(w, part.lengths) if positions == "causal" else w)[:, None]
+        total += (diagonal[:, j] * diagonal[:, k]).T @ squares
+    return total
 
 
 class Moments:
@@ -100,7 +122,7 @@ class Moments:
         token, each attending to the whole sequence; "causal", every token, each attending to the
         prefix that ends with it.
     features
-        None in this version: all features.
+        Which features take part, :class:`Features`; None is all.
     precision
         "float64", or "mixed": float32 products inside a block of 512 samples, float64 totals (see
         docs/design.md for its error).
@@ -129,7 +151,7 @@ class Moments:
         d_out: int,
         *,
         positions: Positions = "last",
-        features: None = None,
+        features: Features | None = None,
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> None:
@@ -137,16 +159,19 @@ class Moments:
         self.d_out = as_size(d_out, "d_out", least=0)
         self.positions: Positions = as_positions(positions)
         self.precision: Precision = as_precision(precision)
-        require_all_features(features)
+        self.features = as_features(features, self.d)
         self.backend = get_backend(backend).name if backend != "auto" else "auto"
         require_memory(
-            estimate_memory(self.d, self.d_out, positions=self.positions)["moments"],
+            estimate_memory(self.d, self.d_out, positions=self.positions, features=self.features)[
+                "moments"
+            ],
             f"d: the moments of d = {self.d}, d_out = {self.d_out}",
         )
         self.n_samples = 0
         self.total_weight = 0.0
         self.accumulation = Accumulation()
         self._sums: BatchMoments | None = None
+        self._magnitudes: Floats | None = None
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------- accumulating
@@ -204,16 +229,23 @@ class Moments:
 
     def _of_batch(
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
-    ) -> tuple[BatchMoments, int, float, Accumulation]:
-        """Sums, samples, weight and rounding of a batch."""
+    ) -> tuple[BatchMoments, int, float, Accumulation, Floats | None]:
+        """Sums, samples, weight, rounding and magnitudes of a batch."""
         engine = get_backend(self.backend)
         sums = engine.moments(
-            tokens, targets, weights, self.positions, self.precision, progress=progress
+            tokens,
+            targets,
+            weights,
+            self.positions,
+            self.precision,
+            features=self.features,
+            progress=progress,
         )
-        largest = compact.diagonal(sums.gram, self.d, self.positions).max()
+        largest = compact.diagonal(sums.gram, self.features, self.positions).max()
         if largest < _SMALLEST and (weights is None or weights.any()):
             queries = slice(-1, None) if self.positions == "last" else slice(None)
-            if any(z[queries].any() for z in tokens):
+            chosen = self.features.queries
+            if self.features.everything and any(z[queries, chosen].any() for z in tokens):
                 raise underflow_error(tokens)
         samples = tokens.n_samples(self.positions)
         how = Accumulation(
@@ -222,21 +254,34 @@ class Moments:
             underflow=engine.underflow,
             largest_weight=1.0 if weights is None else float(weights.max()),
         )
-        return sums, samples, total_weight(tokens, weights, self.positions), how
+        sizes = None
+        if not self.features.everything:
+            sizes = summand_sizes(tokens, weights, self.positions, self.features)
+        return sums, samples, total_weight(tokens, weights, self.positions), how, sizes
 
-    def _add(self, sums: BatchMoments, n_samples: int, weight: float, how: Accumulation) -> None:
+    def _add(
+        self,
+        sums: BatchMoments,
+        n_samples: int,
+        weight: float,
+        how: Accumulation,
+        sizes: Floats | None,
+    ) -> None:
         with self._lock:
+            if self._magnitudes is not None and sizes is not None:
+                sizes = self._magnitudes + sizes
             total = sums
             if self._sums is not None:
                 total = BatchMoments(*(a + b for a, b in zip(self._sums, sums, strict=True)))
             for array in total:
                 array.setflags(write=False)  # shared by merged moments
             # Together, so that an interrupt finds the old state or the new one.
-            self._sums, self.n_samples, self.total_weight, self.accumulation = (
+            self._sums, self.n_samples, self.total_weight, self.accumulation, self._magnitudes = (
                 total,
                 self.n_samples + n_samples,
                 self.total_weight + weight,
                 how if self._sums is None else self.accumulation.merged(how),
+                sizes,
             )
 
     def __getstate__(self) -> dict[str, object]:
@@ -250,7 +295,7 @@ class Moments:
         """Merge: the moments of both streams together."""
         if not isinstance(other, Moments):
             return NotImplemented
-        for name in ("d", "d_out", "positions"):
+        for name in ("d", "d_out", "positions", "features"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise ValueError(
@@ -260,12 +305,19 @@ class Moments:
             self.d,
             self.d_out,
             positions=self.positions,
+            features=self.features,
             backend=self.backend,
             precision=self.precision,
         )
         for part in (self, other):
             if part._sums is not None:
-                merged._add(part._sums, part.n_samples, part.total_weight, part.accumulation)
+                merged._add(
+                    part._sums,
+                    part.n_samples,
+                    part.total_weight,
+                    part.accumulation,
+                    part._magnitudes,
+                )
         return merged
 
     # ------------------------------------------------------------------------------------ reading
@@ -273,7 +325,7 @@ class Moments:
     @property
     def dimension(self) -> int:
         """Number of features, p."""
-        return feature_count(self.d)
+        return self.features.count
 
     @property
     def rounding_steps(self) -> int:
@@ -286,21 +338,28 @@ class Moments:
         if self._sums is not None:
             return self._sums
         return BatchMoments(
-            np.zeros(compact.shape(self.d, self.positions)),
-            np.zeros((self.d_out, self.d, pair_count(self.d))),
+            np.zeros(compact.shape(self.features, self.positions)),
+            np.zeros((self.d_out, self.features.n_queries, self.features.n_pairs)),
             np.zeros(self.d_out),
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return 0 if self._sums is None else compact_bytes(self.d, self.d_out, self.positions)
+        if self._sums is None:
+            return 0
+        return compact_bytes(self.features, self.d_out, self.positions)
+
+    @property
+    def magnitudes(self) -> Floats | None:
+        """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
+        return self._magnitudes
 
     def gram(self) -> Floats:
         """Sum of w h h', dense (p, p)."""
         p = self.dimension
         require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
-        return compact.expand(self.sums.gram, self.d, self.positions)
+        return compact.expand(self.sums.gram, self.features, self.positions)
 
     def cross(self) -> Floats:
         """Sum of w h y', (p, d_out)."""
@@ -311,7 +370,7 @@ class Moments:
 
     def gram_diagonal(self) -> Floats:
         """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
-        return compact.diagonal(self.sums.gram, self.d, self.positions)
+        return compact.diagonal(self.sums.gram, self.features, self.positions)
 
     def second_moment(self) -> Floats:
         """Lambda = gram / W, dense (p, p)."""
@@ -330,7 +389,7 @@ class Moments:
 
     def gram_times(self, x: Floats) -> Floats:
         """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
-        return compact.times(self.sums.gram, x, self.d, self.positions)
+        return compact.times(self.sums.gram, x, self.features, self.positions)
 
     def loss(self, coefficients: Floats) -> float:
         """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
@@ -364,16 +423,22 @@ class Moments:
             "total_weight": self.total_weight,
             "accumulation": self.accumulation._asdict(),
         }
-        storage.write(path, "moments", _FILE_VERSION, meta, self.sums._asdict())
+        arrays: dict[str, Array] = {**self.sums._asdict(), **storage.feature_arrays(self.features)}
+        arrays["magnitudes"] = np.zeros((0, 0)) if self._magnitudes is None else self._magnitudes
+        storage.write(path, "moments", _FILE_VERSION, meta, arrays)
 
     @classmethod
     def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
         """Read a file that :meth:`save` wrote."""
-        meta, arrays = storage.read(path, "moments", _FILE_VERSION, BatchMoments._fields, _META)
+        names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
+        meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
+        sizes = arrays.pop("magnitudes")
+        features = storage.read_features(path, meta["d"], arrays)
         moments = cls(
             meta["d"],
             meta["d_out"],
             positions=meta["positions"],
+            features=features,
             backend=backend,
             precision=meta["precision"],
         )
@@ -387,6 +452,7 @@ class Moments:
                 meta["n_samples"],
                 meta["total_weight"],
                 Accumulation(**meta["accumulation"]),
+                None if features.everything else sizes,
             )
         return moments
 

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.linalg import lapack, svd
 
-from .features import features_of
+from .features import Features
 from .solve import EPS, MARGIN, SpectralFactor, power_of_two_scale, spectral_factor
 from .tokens import Array, Floats, Positions, Tokens
 
 
 def _batches(
-    tokens: Tokens, weights: Floats | None, positions: Positions, rows: int
+    tokens: Tokens, weights: Floats | None, positions: Positions, chosen: Features, rows: int
 ) -> Iterator[tuple[slice, Floats]]:
     """Samples and their features times sqrt(w), at least ``rows`` samples at a time."""
     lengths = np.ones(len(tokens), np.int64) if positions == "last" else tokens.lengths
@@ -35,7 +35,7 @@ def _batches(
         last = int(np.searchsorted(starts, starts[first] + rows))
         last = min(max(last, first + 1), len(tokens))
         part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
-        features = features_of(part, positions)
+        features = chosen.of(part, positions)
         if weights is not None:
             features *= np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
         yield slice(int(starts[first]), int(starts[last])), features
@@ -60,6 +60,7 @@ def solve_on_data(
     positions: Positions,
     alpha: float,
     diagonal: Floats,
+    chosen: Features,
 ) -> tuple[Floats, SpectralFactor]:
     """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
 
@@ -71,6 +72,8 @@ def solve_on_data(
         Ridge.
     diagonal
         Diagonal of Lambda + alpha I, (p,), from which D is taken.
+    chosen
+        Which features take part.
     """
     p, d_out = len(diagonal), y.shape[1]
     lengths = np.ones(len(tokens)) if positions == "last" else tokens.lengths
@@ -80,7 +83,7 @@ def solve_on_data(
     if alpha > 0:
         triangle[np.arange(p), np.arange(p)] = np.sqrt(alpha) * scale
     root = None if weights is None else np.sqrt(np.repeat(weights, lengths.astype(np.int64)))
-    for samples, features in _batches(tokens, weights, positions, 2 * p):
+    for samples, features in _batches(tokens, weights, positions, chosen, 2 * p):
         targets = y[samples] if root is None else root[samples, None] * y[samples]
         rows = np.concatenate([features * scale, targets], axis=1) / np.sqrt(total)
         triangle = _triangle(np.concatenate([triangle, rows]))

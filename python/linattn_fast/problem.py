@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .backend import Precision
-from .features import feature_count
+from .features import Features
 from .memory import as_memory_limit, estimate_memory, require_memory
 from .moments import Moments
 from .progress import Bar
@@ -40,11 +40,16 @@ class Settings:
             raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
         as_memory_limit(self.memory_limit)
 
-    def require_memory(self, d: int, d_out: int, positions: Positions, n_samples: int) -> None:
+    def require_memory(
+        self, features: Features, d_out: int, positions: Positions, n_samples: int
+    ) -> None:
         """Raise MemoryError when the solver that will run first needs too much."""
-        estimate = estimate_memory(d, d_out, positions=positions, n_samples=n_samples)
+        d = features.d
+        estimate = estimate_memory(
+            d, d_out, positions=positions, n_samples=n_samples, features=features
+        )
         name = "cholesky" if self.solver == "auto" else self.solver
-        what = f"fit: d = {d} ({feature_count(d)} features), solver {name!r},"
+        what = f"fit: d = {d} ({features.count} features), solver {name!r},"
         require_memory(estimate[name], what, as_memory_limit(self.memory_limit))
 
 
@@ -69,6 +74,7 @@ class Problem:
     positions: Positions
     backend: str
     precision: Precision
+    features: Features
 
     @property
     def n_samples(self) -> int:
@@ -81,6 +87,7 @@ class Problem:
             self.tokens.d,
             self.targets.d,
             positions=self.positions,
+            features=self.features,
             backend=self.backend,
             precision=self.precision,
         )

@@ -10,6 +10,7 @@ import numpy as np
 from . import storage
 from .backend import get_backend
 from .certificate import Certificate
+from .features import Features
 from .heads import Heads
 from .memory import in_words
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
@@ -62,13 +63,18 @@ class Fit:
     """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
 
     coefficients: Floats = field(repr=False)
-    """(d_out, p)."""
-    d: int
+    """(d_out, p), p the number of features that take part."""
+    features: Features
     heads: Heads | None
     certificate: Certificate | None
     info: FitInfo
     positions: Positions = "last"
     """What the layer was trained on."""
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a token."""
+        return self.features.d
 
     @property
     def d_out(self) -> int:
@@ -101,12 +107,14 @@ class Fit:
         """
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
-        y = get_backend(backend).coefficients(self.coefficients, tokens, where)
+        full = self.features.expand(self.coefficients)
+        y = get_backend(backend).coefficients(full, tokens, where)
         return y if where == "last" else tokens.restore(y)
 
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
+        arrays |= storage.feature_arrays(self.features)
         meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
         empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
         arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
@@ -116,7 +124,7 @@ class Fit:
             names = (each.name for each in fields(self.certificate))
             certificate = {name: getattr(self.certificate, name) for name in names}
             spectrum = certificate.pop("spectrum")
-            del certificate["source"]
+            del certificate["source"], certificate["features"]
             meta["certificate"] = certificate
             if spectrum is not None:
                 arrays["spectrum"] = spectrum
@@ -125,18 +133,19 @@ class Fit:
 
 def load(path: storage.PathLike) -> Fit:
     """Read a layer that :meth:`Fit.save` wrote."""
-    names = ("coefficients", "V", "Q", "spectrum")
+    names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
     meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)
+    features = storage.read_features(path, meta["d"], arrays)
     certificate = None
     if meta["certificate"] is not None:
         spectrum = arrays["spectrum"] if arrays["spectrum"].size else None
-        certificate = Certificate(**meta["certificate"], spectrum=spectrum)
+        certificate = Certificate(**meta["certificate"], features=features, spectrum=spectrum)
     info = meta["info"]
     info["refinements"] = tuple(info["refinements"])
     return Fit(
         coefficients=arrays["coefficients"],
-        d=meta["d"],
+        features=features,
         heads=Heads(arrays["V"], arrays["Q"]) if len(arrays["V"]) else None,
         certificate=certificate,
         info=FitInfo(**info),

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .features import Features
 from .tokens import Array
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -89,3 +90,19 @@ def read(
             f"this version of linattn_fast reads {version}"
         )
     return meta, arrays
+
+
+def feature_arrays(features: Features) -> dict[str, Array]:
+    """Entries of an archive that say which features take part: empty for all."""
+    if features.everything:
+        return {"pairs": np.zeros((0, 2), np.int64), "queries": np.zeros(0, np.int64)}
+    return {"pairs": features.pairs, "queries": features.queries}
+
+
+def read_features(path: PathLike, d: int, arrays: dict[str, Array]) -> Features:
+    """Take those entries out of ``arrays`` again."""
+    pairs, queries = arrays.pop("pairs"), arrays.pop("queries")
+    try:
+        return Features(d, pairs, queries) if len(pairs) else Features(d)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"path: {path} holds features that are not whole ({error})") from None

@@ -13,6 +13,7 @@ Targets have the same forms, and for positions="last" one row a sequence.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -99,6 +100,18 @@ class Tokens:
         if self.offsets is not None:
             return rows
         return rows.reshape(*self.storage.shape[:2], rows.shape[1])
+
+
+def as_size(value: object, name: str, *, least: int = 1) -> int:
+    """Check a whole number such as d or d_out."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # any object may turn up here
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{name}: a whole number is needed, got {kind}") from None
+    if number < least:
+        raise ValueError(f"{name}: must be at least {least}, got {number}")
+    return number
 
 
 def _as_array(value: object, name: str) -> Array:

@@ -83,37 +83,24 @@ bool close(const std::vector<double>& found, const std::vector<double>& expected
   return error <= tolerance * size;
 }
 
-void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision) {
-  const std::int64_t d = problem.d, q = pair_count(d), d_out = problem.d_out;
-  std::vector<double> gram(std::size_t(gram_size(positions, d))), cross(std::size_t(d_out * d * q)),
-      energy(static_cast<std::size_t>(d_out));
-  auto expected_gram = gram, expected_cross = cross, expected_energy = energy;
-  problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
-    const double* y = problem.targets.data() + row * d_out;
-    for (std::int64_t u = 0; u < q; ++u) {
-      for (std::int64_t v = u; v < q; ++v) {
-        const double ss = w * x.s[std::size_t(u)] * x.s[std::size_t(v)];
-        for (Pair lm{0, 0}; lm.j < d; lm = next_pair(lm, d)) {
-          const std::int64_t c = pair_index(lm.j, lm.k, d);
-          const double entry = ss * x.z[std::size_t(lm.j)] * x.z[std::size_t(lm.k)];
-          if (positions != Positions::all) {
-            expected_gram[std::size_t(pair_index(u, v, q) * q + c)] += entry;
-          } else if (c >= v) {
-            expected_gram[std::size_t(triple_start(u, v, q) + c - v)] += entry;
-          }
-        }
-      }
-    }
-    for (std::int64_t a = 0; a < d_out; ++a) {
-      for (std::int64_t l = 0; l < d; ++l) {
-        for (std::int64_t u = 0; u < q; ++u) {
-          expected_cross[std::size_t((a * d + l) * q + u)] += w * y[a] * x.z[std::size_t(l)] * x.s[std::size_t(u)];
-        }
-      }
-      expected_energy[std::size_t(a)] += w * y[a] * y[a];
-    }
-  });
+// The numbers 0 .. count - 1.
+std::vector<std::int64_t> all_numbers(std::int64_t count) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) numbers[std::size_t(i)] = i;
+  return numbers;
+}
 
+// Every second pair and all but the first query, as far as there are any.
+Selection some_features(std::int64_t d) {
+  Selection selection;
+  for (std::int64_t u = 0; u < pair_count(d); u += 2) selection.pairs.push_back(u);
+  for (std::int64_t l = d > 1 ? 1 : 0; l < d; ++l) selection.queries.push_back(l);
+  return selection;
+}
+
+void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision,
+                  const Selection* selection = nullptr) {
+  const std::int64_t d = problem.d, d_out = problem.d_out;
   const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
                                              problem.offsets.data(), problem.count(), d);
   const TokenBatch targets =
@@ -121,7 +108,39 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
           ? TokenBatch::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
           : TokenBatch::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
                              problem.offsets.data(), problem.count(), d_out);
-  const Data data{tokens, &targets, problem.weights.data(), positions};
+  const Data data{tokens, &targets, problem.weights.data(), positions, selection};
+  const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
+  const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
+  const auto q = static_cast<std::int64_t>(pairs.size()), k = static_cast<std::int64_t>(queries.size());
+
+  std::vector<double> gram(std::size_t(gram_size(data))), cross(std::size_t(d_out * k * q)),
+      energy(static_cast<std::size_t>(d_out));
+  auto expected_gram = gram, expected_cross = cross, expected_energy = energy;
+  problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
+    const double* y = problem.targets.data() + row * d_out;
+    const auto s = [&](std::int64_t u) { return x.s[std::size_t(pairs[std::size_t(u)])]; };
+    const auto z = [&](std::int64_t l) { return x.z[std::size_t(queries[std::size_t(l)])]; };
+    for (std::int64_t u = 0; u < q; ++u) {
+      for (std::int64_t v = u; v < q; ++v) {
+        for (Pair lm{0, 0}; lm.j < k; lm = next_pair(lm, k)) {
+          const std::int64_t c = pair_index(lm.j, lm.k, k);
+          const double entry = w * s(u) * s(v) * z(lm.j) * z(lm.k);
+          if (!data.triples()) {
+            expected_gram[std::size_t(pair_index(u, v, q) * pair_count(k) + c)] += entry;
+          } else if (c >= v) {
+            expected_gram[std::size_t(triple_start(u, v, q) + c - v)] += entry;
+          }
+        }
+      }
+    }
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      for (std::int64_t l = 0; l < k; ++l) {
+        for (std::int64_t u = 0; u < q; ++u) expected_cross[std::size_t((a * k + l) * q + u)] += w * y[a] * z(l) * s(u);
+      }
+      expected_energy[std::size_t(a)] += w * y[a] * y[a];
+    }
+  });
+
   accumulate_moments(kernels, data, precision, 2, [](std::int64_t) {}, {gram.data(), cross.data(), energy.data()});
   const double tolerance = precision == Precision::mixed ? 1e-5 : 1e-12;
   check(close(gram, expected_gram, tolerance), "gram", kernels.name, d, problem.count());
@@ -197,6 +216,9 @@ int main() {
           const Problem problem(d, sequences, positions, random);
           test_moments(*set.kernels, problem, positions, Precision::float64);
           test_moments(*set.kernels, problem, positions, Precision::mixed);
+          const Selection selection = some_features(problem.d);
+          test_moments(*set.kernels, problem, positions, Precision::float64, &selection);
+          test_moments(*set.kernels, problem, positions, Precision::mixed, &selection);
           test_layer(*set.kernels, problem, positions, random);
         }
       }

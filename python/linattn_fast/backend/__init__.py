@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from ..features import Features
 from ..tokens import Floats, Positions, Tokens, largest_size, non_finite_error
 
 Progress: TypeAlias = Callable[[int], object] | None
@@ -38,7 +39,7 @@ class BatchMoments(NamedTuple):
     gram: Floats
     """The compact Gram (:mod:`linattn_fast.compact`); empty when it was not wanted."""
     cross: Floats
-    """(d_out, d, q): sum w y_a z_l s_u."""
+    """(d_out, n_queries, n_pairs): sum w y_a z_l s_u."""
     energy: Floats
     """(d_out,): sum w y_a^2."""
 
@@ -59,6 +60,7 @@ class Backend(Protocol):
         positions: Positions = "last",
         precision: Precision = "float64",
         *,
+        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
     ) -> BatchMoments:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .. import compact
-from ..features import head_coefficients
+from ..features import Features, head_coefficients
 from ..threads import get_num_threads
 from ..tokens import Floats, Positions, Tokens, non_finite_error
 from . import (
@@ -80,12 +80,14 @@ class CpuBackend:
         positions: Positions = "last",
         precision: Precision = "float64",
         *,
+        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
     ) -> BatchMoments:
         """See :meth:`Backend.moments`."""
         threads = get_num_threads()
-        size = math.prod(compact.shape(tokens.d, positions)) if with_gram else 0
+        chosen = Features(tokens.d) if features is None else features
+        size = math.prod(compact.shape(chosen, positions)) if with_gram else 0
         samples = tokens.n_rows if positions == "causal" else len(tokens)
         if samples * size > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
             bad = _cpu.first_non_finite(tokens.storage, tokens.offsets, threads)
@@ -100,6 +102,8 @@ class CpuBackend:
                 weights,
                 positions,
                 precision,
+                None if chosen.everything else chosen.pair_numbers,
+                None if chosen.everything else chosen.queries,
                 with_gram,
                 threads,
                 progress,
@@ -111,7 +115,7 @@ class CpuBackend:
             if total.size and _cpu.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if with_gram:
-            gram = gram.reshape(compact.shape(tokens.d, positions))
+            gram = gram.reshape(compact.shape(chosen, positions))
         return BatchMoments(gram, cross, energy)
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..features import samples_of
+from .. import compact
+from ..features import Features
 from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
 from . import (
     BatchMoments,
@@ -88,23 +89,23 @@ class NumpyBackend:
         positions: Positions = "last",
         precision: Precision = "float64",
         *,
+        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
     ) -> BatchMoments:
         """Sum w s_u s_v z_l z_m, w y_a z_l s_u and w y_a^2 over the samples."""
-        d = tokens.d
-        l, m = np.triu_indices(d)
-        q = len(l)
-        u, v = np.triu_indices(q)
+        chosen = Features(tokens.d) if features is None else features
+        l, m = np.triu_indices(chosen.n_queries)
+        u, v = np.triu_indices(chosen.n_pairs)
         d_out = 0 if targets is None else targets.d
-        gram = np.zeros((len(u), q) if with_gram else (0, q))
-        cross = np.zeros((d_out, d, q))
+        gram = np.zeros((len(u) if with_gram else 0, len(l)))
+        cross = np.zeros((d_out, chosen.n_queries, chosen.n_pairs))
         energy = np.zeros(d_out)
         done = 0
         self.underflow = _may_underflow(tokens, weights, precision)
         with np.errstate(over="ignore", invalid="ignore"):
             for sequences, part in _parts(tokens):
-                s, z = samples_of(part, positions)  # (K, q), (K, d)
+                s, z = chosen.samples(part, positions)  # (K, n_pairs), (K, n_queries)
                 w = np.ones(len(part)) if weights is None else weights[sequences]
                 w = w if positions == "last" else np.repeat(w, part.lengths)  # (K,)
                 if with_gram:
@@ -122,7 +123,7 @@ class NumpyBackend:
                     progress(done)
         if not all(np.isfinite(total).all() for total in (gram, cross, energy)):
             raise non_finite_error(tokens, others=sizes_of(targets, weights))
-        if positions == "all" and with_gram:
+        if compact.is_triples(chosen, positions) and with_gram:
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
             gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
         return BatchMoments(gram if with_gram else gram[:0], cross, energy)
