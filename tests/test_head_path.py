@@ -23,7 +23,7 @@ def objective(fit_or_C, Z, y, alpha=0.0):
     return np.mean(np.sum((la.cubic_features(Z) @ C.T - y) ** 2, axis=1)) + alpha * np.sum(C**2)
 
 
-def by_quasi_newton(Z, y, H, d, d_out, alpha, rng, starts=12):
+def by_quasi_newton(Z, y, H, d, d_out, alpha, rng, starts=5):
     """An independent optimiser: L-BFGS on the entries of V and Q, from many random starts."""
     h = la.cubic_features(Z)
     gram, cross = h.T @ h / len(h), h.T @ y / len(h)

@@ -51,8 +51,9 @@ _POLISHED = 2e-15
 """Relative residual that least squares stops at."""
 _AGREE = 0.02
 """Errors that differ by less, relatively, are those of one minimum."""
-_STARTS = 3
-"""Fixed points that least squares starts from, for each number of heads."""
+_STARTS, _STARTS_AT_LEAST = 3, 8
+"""Fixed points that least squares starts from, for each number of heads; for the fewest that ranks
+allow, which is the likely answer, more."""
 
 
 def svd_factors(C: Floats, d: int) -> tuple[Floats, Floats, Floats]:
@@ -104,7 +105,7 @@ def _starts(
         Q = span_of_queries(C, d, H)
         if Q is not None:
             yield best_values(Q, C, metric), Q
-    for seed in range(_STARTS):
+    for seed in range(_STARTS_AT_LEAST):
         yield _perturbed(factors, H, seed)
 
 
@@ -135,7 +136,10 @@ class Search:
         return self.found[H].error <= self.threshold
 
     def _nearest(self, H: int) -> Descent:
-        """The nearest H heads of several starts; two that end at one error are believed."""
+        """The nearest H heads of several starts.
+
+        Two that end at one error are believed, except where ranks allow that few heads.
+        """
         metric, goal = Metric.identity(self.d), _POLISHED * self.size
         ends: list[Descent] = []
         for V, Q in _starts(self.C, self.d, H, self.threshold, self.factors):
@@ -143,7 +147,8 @@ class Search:
             ends.sort(key=lambda end: end.error)
             if ends[0].error <= self.threshold or self.budget.spent:
                 break
-            if len(ends) > 1 and ends[1].error <= (1 + _AGREE) * ends[0].error:
+            agree = len(ends) > 1 and ends[1].error <= (1 + _AGREE) * ends[0].error
+            if self.least != H and (agree or len(ends) >= _STARTS):
                 break
         return ends[0]
 
