@@ -92,7 +92,9 @@ def main() -> None:
     print(f"heads           {len(fit.heads)} found of {HEADS} planted, the layer as a function "
           f"{fit.heads.distance(truth) / np.linalg.norm(C):.1e} away (relative)")  # fmt: skip
     print(f"                {fit.heads.recovery}; {la.match_heads(truth, fit.heads)}")
-    path = la.head_path(la.Moments(D, D).update(Z, y + 0.2 * y.std() * rng.standard_normal(y.shape)), 5)
+    path = la.head_path(
+        la.Moments(D, D).update(Z, y + 0.2 * y.std() * rng.standard_normal(y.shape)), 5
+    )
     print("with noise      loss over the convex optimum, with 1, 2, .. heads: "
           + ", ".join(f"{loss / path.convex_loss:.2f}" for loss in path.losses))  # fmt: skip
     print(f"new sequences   {new.shape[1]} tokens, relative error "

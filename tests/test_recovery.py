@@ -108,7 +108,7 @@ def test_the_planted_number_is_found_for_nearly_every_layer():
     missed = 0
     for seed in range(24):
         rng = np.random.default_rng(seed)
-        d, d_out, H = rng.integers(4, 9), rng.integers(2, 9), rng.integers(1, 5)
+        d, d_out, H = rng.integers(4, 9), rng.integers(2, 9), rng.integers(1, 4)
         C = plant(rng, d, H, d_out).coefficients()
         missed += len(la.recover_heads(C, d)) > H
     assert missed == 0
@@ -181,6 +181,32 @@ def test_a_search_ends_with_its_budget(rng, monkeypatch):
     la.recover_heads(rng.standard_normal((6, 126)), 6)
     one_step = 200 * 1e6  # inner products of a single step at this size, at most
     assert spent[0].left > -one_step
+
+
+@pytest.mark.parametrize("needed", [1, 2, 5, 9, 14])
+@pytest.mark.parametrize("power", [0.5, 1, 3])
+def test_a_search_ends_at_a_number_whose_predecessor_failed(rng, monkeypatch, needed, power):
+    """Whether the errors fall convexly or not."""
+
+    def attempt(search, H):
+        error = max(0.0, needed - H) ** power
+        search.found[H] = bilinear.Descent(np.zeros(0), np.zeros(0), error)
+        return error == 0
+
+    monkeypatch.setattr(recovery.Search, "attempt", attempt)
+    search = recovery.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
+    assert search.smallest(15) == needed
+    assert needed == 1 or needed - 1 in search.found
+    failing = recovery.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
+    assert failing.smallest(needed - 1) is None
+
+
+def test_the_svd_is_not_computed_where_ranks_give_the_heads(rng, monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(recovery, "svd_factors", fail)
+    assert len(la.recover_heads(plant(rng, 5, 2, 5).coefficients(), 5)) == 2
 
 
 def test_arbitrary_coefficients_of_one_output_need_as_many_heads_as_the_svd_has(rng):

@@ -17,6 +17,7 @@ the antisymmetric part can be chosen to need as few of them as possible. The sea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -93,20 +94,15 @@ def _moved(F: Floats, H: int, keep: float, move: float, rng: np.random.Generator
     return np.asarray(keep * np.resize(F, noise.shape) + move * noise)
 
 
-def _starts(
-    C: Floats, d: int, H: int, threshold: float, factors: tuple[Floats, Floats, Floats]
-) -> Iterator[tuple[Floats, Floats]]:
-    """Yield heads to start from, the most promising first."""
+def _spans(C: Floats, d: int, H: int) -> Iterator[tuple[Floats, Floats]]:
+    """Yield heads that ranks give, where M(x) has rank H."""
     metric = Metric.identity(d)
-    if rank_of_pairs(C, d, threshold) == H:
-        V = span_of_values(C, d, H)
-        if V is not None:
-            yield V, best_queries(V, C, metric)
-        Q = span_of_queries(C, d, H)
-        if Q is not None:
-            yield best_values(Q, C, metric), Q
-    for seed in range(_STARTS_AT_LEAST):
-        yield _perturbed(factors, H, seed)
+    V = span_of_values(C, d, H)
+    if V is not None:
+        yield V, best_queries(V, C, metric)
+    Q = span_of_queries(C, d, H)
+    if Q is not None:
+        yield best_values(Q, C, metric), Q
 
 
 class Search:
@@ -117,12 +113,16 @@ class Search:
         self.size = float(np.linalg.norm(C))
         self.threshold = tol * self.size
         self.budget = Budget(FLOPS)
-        self.factors = svd_factors(C, d)
         self.least = max(1, least_heads(C, d, self.threshold))
         self.found: dict[int, Descent] = {}
         """The best for each number that was tried."""
         self.noisy_count: int | None = None
         """Heads that stand out of noise."""
+
+    @cached_property
+    def factors(self) -> tuple[Floats, Floats, Floats]:
+        """The SVD, which costs more than all the rest where ranks give the heads."""
+        return svd_factors(self.C, self.d)
 
     @property
     def svd_count(self) -> int:
@@ -140,10 +140,9 @@ class Search:
 
         Two that end at one error are believed, except where ranks allow that few heads.
         """
-        metric, goal = Metric.identity(self.d), _POLISHED * self.size
         ends: list[Descent] = []
-        for V, Q in _starts(self.C, self.d, H, self.threshold, self.factors):
-            ends.append(descend(V, Q, self.C, metric, self.budget, goal=goal))
+        for V, Q in self._starts(H):
+            ends.append(self._descend(V, Q))
             ends.sort(key=lambda end: end.error)
             if ends[0].error <= self.threshold or self.budget.spent:
                 break
@@ -151,6 +150,17 @@ class Search:
             if self.least != H and (agree or len(ends) >= _STARTS):
                 break
         return ends[0]
+
+    def _descend(self, V: Floats, Q: Floats) -> Descent:
+        goal = _POLISHED * self.size
+        return descend(V, Q, self.C, Metric.identity(self.d), self.budget, goal=goal)
+
+    def _starts(self, H: int) -> Iterator[tuple[Floats, Floats]]:
+        """Yield heads to start from, the most promising first."""
+        if rank_of_pairs(self.C, self.d, self.threshold) == H:
+            yield from _spans(self.C, self.d, H)
+        for seed in range(_STARTS_AT_LEAST):
+            yield self.random_start(H, seed)
 
     def smallest(self, most: int) -> int | None:
         """Smallest number up to ``most`` that was found to do; None when there is none."""
@@ -236,6 +246,12 @@ def _svd_tolerance(d_out: int, d: int) -> float:
 def _minimal(C: Floats, d: int, max_heads: int | None, tol: float) -> Heads:
     """The fewest heads that were found to have the coefficients C."""
     search = Search(C, d, tol)
+    most = min(len(C) * d, d * d)  # the SVD has no more
+    allowed = search.least < most and (max_heads is None or search.least <= max_heads)
+    # The likely answer first: where ranks give the heads, the SVD is not needed
+    if allowed and search.attempt(search.least):
+        best = search.found[search.least]
+        return search.report("minimal", (best.V, best.Q), search.why(search.least))
     complete = search.svd_count
     limit = complete if max_heads is None else min(complete, max_heads)
     by_svd = svd_heads(search.factors, complete)
