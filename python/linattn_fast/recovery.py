@@ -45,7 +45,7 @@ METHODS: tuple[Method, ...] = ("minimal", "svd")
 TOLERANCE = 1e-9
 """Relative residual up to which coefficients count as reproduced."""
 FLOPS = 1e9
-"""What a search may spend: a few seconds, whatever the size."""
+"""What a search may spend: one to two seconds, whatever the size."""
 _NOISE = 0.1
 """The part of it that is spent where the coefficients look like few heads and noise."""
 _POLISHED = 2e-15
