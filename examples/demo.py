@@ -91,7 +91,8 @@ def main() -> None:
           f"{relative_error(fit.coefficients, C):.1e}")  # fmt: skip
     print(f"heads           {len(fit.heads)} found of {HEADS} planted, the layer as a function "
           f"{fit.heads.distance(truth) / np.linalg.norm(C):.1e} away (relative)")  # fmt: skip
-    print(f"                {fit.heads.recovery}\n                {la.match_heads(truth, fit.heads)}")
+    print(f"                {fit.heads.recovery}")
+    print(f"                {la.match_heads(truth, fit.heads)}")
     path = la.head_path(
         la.Moments(D, D).update(Z, y + 0.2 * y.std() * rng.standard_normal(y.shape)), 5
     )
