@@ -89,8 +89,15 @@ def main() -> None:
     new = rng.standard_normal((500, 3 * LENGTH, D))  # longer than any seen
     print(f"coefficients    {C.shape[0]} x {C.shape[1]}, relative error "
           f"{relative_error(fit.coefficients, C):.1e}")  # fmt: skip
-    print(f"heads           {len(fit.heads)} by SVD, distance to the truth "
-          f"{fit.heads.distance(truth) / np.linalg.norm(C):.1e} (relative)")  # fmt: skip
+    print(f"heads           {len(fit.heads)} found of {HEADS} planted, the layer as a function "
+          f"{fit.heads.distance(truth) / np.linalg.norm(C):.1e} away (relative)")  # fmt: skip
+    print(f"                {fit.heads.recovery}")
+    print(f"                {la.match_heads(truth, fit.heads)}")
+    path = la.head_path(
+        la.Moments(D, D).update(Z, y + 0.2 * y.std() * rng.standard_normal(y.shape)), 5
+    )
+    print("with noise      loss over the convex optimum, with 1, 2, .. heads: "
+          + ", ".join(f"{loss / path.convex_loss:.2f}" for loss in path.losses))  # fmt: skip
     print(f"new sequences   {new.shape[1]} tokens, relative error "
           f"{relative_error(fit.predict(new), truth(new)):.1e}")  # fmt: skip
     print(f"\ncertificate: {fit.certificate}\n\n{fit.info}\n")

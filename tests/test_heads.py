@@ -84,7 +84,7 @@ def test_coefficients_times_features_is_the_layer(d, H, d_out, seed):
 @given(d=st.integers(1, 6), H=st.integers(1, 4), d_out=st.integers(1, 6), seed=st.integers(0, 999))
 def test_svd_recovery_reproduces_the_coefficients(d, H, d_out, seed):
     C = plant(np.random.default_rng(seed), d, H, d_out).coefficients()
-    heads = la.recover_heads(C, d)
+    heads = la.recover_heads(C, d, "svd")
     assert len(heads) <= min(d * d, d * d_out)
     assert np.linalg.norm(heads.coefficients() - C) <= 1e-13 * d**2 * np.linalg.norm(C)
     norms = [(np.linalg.norm(V), np.linalg.norm(Q)) for V, Q in heads]
@@ -94,10 +94,10 @@ def test_svd_recovery_reproduces_the_coefficients(d, H, d_out, seed):
 
 def test_recovery_is_cut_by_number_and_by_tolerance(rng):
     C = plant(rng, 4, 3, 4).coefficients()
-    full = la.recover_heads(C, 4)
-    assert len(la.recover_heads(C, 4, max_heads=2)) == 2
+    full = la.recover_heads(C, 4, "svd")
+    assert len(la.recover_heads(C, 4, "svd", max_heads=2)) == 2
     sigma = np.array([np.linalg.norm(V) * np.linalg.norm(Q) for V, Q in full])
-    kept = la.recover_heads(C, 4, tol=0.3)
+    kept = la.recover_heads(C, 4, "svd", tol=0.3)
     assert len(kept) == (sigma > 0.3 * sigma[0]).sum()
     assert 1 <= len(kept) < len(full)
     # The SVD is the best approximation of the split coefficients: what is lost is what was cut.
@@ -106,7 +106,7 @@ def test_recovery_is_cut_by_number_and_by_tolerance(rng):
 
 
 def test_a_zero_layer_has_one_zero_head():
-    heads = la.recover_heads(np.zeros((2, 6)), 2)
+    heads = la.recover_heads(np.zeros((2, 6)), 2, "svd")
     assert len(heads) == 1
     assert not heads.V.any()
 

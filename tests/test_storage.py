@@ -29,7 +29,7 @@ def test_empty_moments_can_be_saved(tmp_path):
     assert la.Moments.load(tmp_path / "empty.npz").n_samples == 0
 
 
-@pytest.mark.parametrize("heads", ["svd", None])
+@pytest.mark.parametrize("heads", ["minimal", "svd", 1, None])
 @pytest.mark.parametrize("certify", [True, False])
 def test_saved_fits_come_back_whole(tmp_path, rng, heads, certify):
     Z = rng.standard_normal((90, 5, 3))

@@ -1,9 +1,9 @@
 """Learn multi-head linear attention to the global optimum, fast.
 
 y = sum_h V_h S Q_h z_n with S = sum_t z_t z_t' is linear in the cubic features S[j,k] z_n[l], so
-least squares learns it, the smallest eigenvalue of the features' second moment certifies it, and an
-SVD turns the coefficients back into heads ("Learning Linear Attention in Polynomial Time",
-arXiv 2410.10101).
+least squares learns it, the smallest eigenvalue of the features' second moment certifies it, and
+the fewest heads that have its coefficients are found
+("Learning Linear Attention in Polynomial Time", arXiv 2410.10101).
 
     import linattn_fast as la
 
@@ -21,9 +21,12 @@ from .certificate import Certificate
 from .certifying import certify
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
-from .heads import Heads, recover_heads
+from .head_path import HeadPath, head_path
+from .heads import Heads, Recovery
+from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
+from .recovery import recover_heads
 from .result import Fit, FitInfo, load
 from .threads import get_num_threads, set_num_threads
 
@@ -38,15 +41,20 @@ __all__ = [
     "Features",
     "Fit",
     "FitInfo",
+    "HeadMatch",
+    "HeadPath",
     "Heads",
     "Moments",
+    "Recovery",
     "backends",
     "certify",
     "cubic_features",
     "estimate_memory",
     "fit",
     "get_num_threads",
+    "head_path",
     "load",
+    "match_heads",
     "paper_features",
     "recover_heads",
     "set_num_threads",

@@ -114,19 +114,18 @@ class Features:
 
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
         self.d = as_size(d, "d")
-        self.pair_numbers: npt.NDArray[np.intp] = np.arange(pair_count(self.d))
-        """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""
-        self.queries: npt.NDArray[np.intp] = np.arange(self.d)
-        """Chosen query coordinates, (n_queries,)."""
+        # None for all: a list of all pairs may not even fit in memory
+        self._chosen_pairs: npt.NDArray[np.intp] | None = None
+        self._chosen_queries: npt.NDArray[np.intp] | None = None
         if pairs is not None:
             given = _as_numbers(pairs, "pairs", 2, self.d)
             if given.shape[1] != 2:
                 raise ValueError(f"pairs: an array (m, 2) is needed, got shape {given.shape}")
             low, high = given.min(axis=1), given.max(axis=1)
             numbers = low * self.d - low * (low - 1) // 2 + high - low
-            self.pair_numbers = _distinct(numbers, "pairs")
+            self._chosen_pairs = _distinct(numbers, "pairs")
         if queries is not None:
-            self.queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
+            self._chosen_queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
 
     @classmethod
     def active(
@@ -152,15 +151,26 @@ class Features:
             )
         return cls(tokens.d, pairs, np.flatnonzero(queries))
 
+    @cached_property
+    def pair_numbers(self) -> npt.NDArray[np.intp]:
+        """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""
+        chosen = self._chosen_pairs
+        return np.arange(pair_count(self.d)) if chosen is None else chosen
+
+    @cached_property
+    def queries(self) -> npt.NDArray[np.intp]:
+        """Chosen query coordinates, (n_queries,)."""
+        return np.arange(self.d) if self._chosen_queries is None else self._chosen_queries
+
     @property
     def n_pairs(self) -> int:
         """Pairs chosen."""
-        return len(self.pair_numbers)
+        return pair_count(self.d) if self._chosen_pairs is None else len(self._chosen_pairs)
 
     @property
     def n_queries(self) -> int:
         """Query coordinates chosen."""
-        return len(self.queries)
+        return self.d if self._chosen_queries is None else len(self._chosen_queries)
 
     @property
     def count(self) -> int:

@@ -25,7 +25,7 @@ from .certifying import (
 )
 from .dual import Kernel, solve_dual
 from .features import Features, as_features
-from .heads import recover_heads
+from .few_heads import heads_of_fit, normal_matrix
 from .memory import as_memory_limit, estimate_memory
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
@@ -37,21 +37,9 @@ from .solve import Choice, Solver, factorise, try_cholesky
 from .tokens import Floats, Positions, as_positions, as_targets, as_tokens, as_weights
 
 
-def _normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
-    """Lambda + alpha I, formed anew at each call."""
-
-    def form() -> Floats:
-        matrix = moments.gram()
-        matrix /= moments.required_weight()
-        matrix[np.diag_indices(len(matrix))] += alpha
-        return matrix
-
-    return form
-
-
 def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
     """C (d_out, p) from the normal equations (Lambda + alpha I) C' = mean w h y'."""
-    form = _normal_matrix(moments, float(settings.alpha))
+    form = normal_matrix(moments, float(settings.alpha))
     choice = factorise(form, settings.solver, steps=moments.rounding_steps)
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
@@ -63,11 +51,11 @@ def _solve_with_data(
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
     if settings.solver == "auto":
-        factor = try_cholesky(_normal_matrix(moments, alpha)(), moments.rounding_steps)
+        factor = try_cholesky(normal_matrix(moments, alpha)(), moments.rounding_steps)
         if not isinstance(factor, str):
             choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
             return factor.solve(moments.cross() / moments.required_weight()).T, choice
-        replace(settings, solver="qr").require_memory(
+        replace(settings, solver="qr").require_possible(
             moments.features, moments.d_out, moments.positions, moments.n_samples
         )
         reason = f"{factor}, so the features were reduced by orthogonal transformations"
@@ -125,12 +113,20 @@ def _result(
     n_samples: int,
     mean_squared_target: float,
     backend: str,
+    moments: Moments | None,
 ) -> Fit:
     """Recover heads and put everything together."""
     heads = None
     if settings.heads is not None:
         with stages.timed("heads"):
-            heads = recover_heads(features.expand(solution.coefficients), features.d)
+            solution, heads = heads_of_fit(
+                solution,
+                settings.heads,
+                features,
+                condition=condition,
+                alpha=float(settings.alpha),
+                moments=moments,
+            )
     coefficients = np.ascontiguousarray(solution.coefficients)
     coefficients.setflags(write=False)
     estimate = estimate_memory(
@@ -148,6 +144,7 @@ def _result(
         dimension=features.count,
         seconds=dict(stages),
         bytes=estimate[solver],
+        heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
     )
     return Fit(coefficients, features, heads, certificate, info, positions)
 
@@ -156,7 +153,7 @@ def fit_moments(
     moments: Moments,
     *,
     alpha: float,
-    heads: str | None,
+    heads: str | int | None,
     solver: str,
     certify: bool,
     memory_limit: int | None,
@@ -173,7 +170,7 @@ def fit_moments(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
         )
     weight = moments.required_weight()
-    settings.require_memory(moments.features, moments.d_out, moments.positions, moments.n_samples)
+    settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
     with stages.timed("solve"):
         coefficients, choice = _solve_primal(moments, settings)
@@ -192,6 +189,7 @@ def fit_moments(
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / weight,
         backend=get_backend(moments.backend).name,
+        moments=moments,
     )
 
 
@@ -224,7 +222,7 @@ def fit(
     alpha: float = 0.0,
     sample_weight: object = None,
     features: Features | None = None,
-    heads: Literal["svd"] | None = "svd",
+    heads: Literal["minimal", "svd"] | int | None = "minimal",
     solver: Solver = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
@@ -257,7 +255,10 @@ def fit(
     features
         Which features take part, :class:`Features`; None is all. Heads get zeros elsewhere.
     heads
-        "svd" recovers heads from C (see :func:`recover_heads`), None does not.
+        "minimal" recovers as few heads as reproduce C, "svd" those of the SVD (see
+        :func:`recover_heads`), None does not. A number H asks for the best layer that at most H
+        heads can compute, found from the moments; ``coefficients`` and ``predict`` are then those
+        of the heads, and ``heads.recovery`` has their training objective beside the convex optimum.
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
@@ -306,7 +307,7 @@ def fit(
     )
     if solver == "auto" and problem.n_samples < chosen.count:
         settings = replace(settings, solver="dual")
-    settings.require_memory(chosen, targets.d, positions, problem.n_samples)
+    settings.require_possible(chosen, targets.d, positions, problem.n_samples)
     if settings.solver == "dual":
         return _fit_dual(problem, settings, asked=solver == "dual", progress=progress)
 
@@ -330,6 +331,7 @@ def fit(
         n_samples=problem.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
         backend=problem.backend,
+        moments=moments,
     )
 
 
@@ -350,15 +352,17 @@ def _fit_dual(
     with stages.timed("solve"):
         dual = solve_dual(kernel, y, float(settings.alpha))
     why = "asked for" if asked else f"{n} samples are fewer than the {p} features"
-    certificate = None
+    certificate, moments = None, None
+    if isinstance(settings.heads, int) or (settings.certify and n >= p):
+        with stages.timed("moments"):
+            moments = problem.moments(progress)
     if settings.certify:
         with stages.timed("certify"):
-            if n < p:
+            if n < p or moments is None:
                 certificate = counted_on_data(
                     problem.tokens, problem.weights, problem.positions, problem.features
                 )
             else:
-                moments = problem.moments(progress)
                 limit = as_memory_limit(settings.memory_limit)
                 factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
                 certificate = certificate_from(moments, factor)
@@ -376,4 +380,5 @@ def _fit_dual(
         n_samples=n,
         mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),
         backend=problem.backend,
+        moments=moments,
     )

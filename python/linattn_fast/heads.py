@@ -1,4 +1,4 @@
-"""Heads: from coefficients by an SVD, to outputs by compiled code.
+"""Heads: a layer to apply, to compare, and to bring into normal form.
 
     y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d)
 
@@ -11,14 +11,16 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, overload
+from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
-from scipy.linalg import svd
+from scipy.linalg import qr, svd
 
 from .backend import get_backend
-from .features import feature_count, head_coefficients, pair_table
+from .features import head_coefficients
 from .memory import require_memory
+from .solve import EPS
 from .tokens import Floats, Positions, as_positions, as_size, as_tokens, non_finite_error
 
 
@@ -47,6 +49,36 @@ def _is_one_sequence(value: object) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """How heads were found."""
+
+    method: str
+    """"minimal": the fewest that were found. "svd": those of the SVD, asked for or fallen back on.
+    "fit": the best fit with a given number of heads."""
+    residual: float
+    """||C(heads) - C|| / ||C||, C the coefficients they stand for (of "fit": the convex optimum).
+    """
+    at_least: int
+    """Ranks show that no fewer heads come within the tolerance of C."""
+    tried: tuple[tuple[int, float], ...]
+    """Other numbers of heads that were tried, and the relative residual each of them left."""
+    fewer_leave: float
+    """One head fewer leaves at least this relative residual, as ranks show; 0 if they do not."""
+    reason: str
+    """Why this number; a fallback is explained here."""
+    loss: float | None = None
+    """Of "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
+    convex_loss: float | None = None
+    """Of "fit": that of the convex optimum, which no number of heads goes below."""
+
+    def __str__(self) -> str:
+        text = f"{self.method}, residual {self.residual:.1e}: {self.reason}"
+        if self.loss is not None and self.convex_loss is not None:
+            text += f"; training objective {self.loss:.4g}, convex optimum {self.convex_loss:.4g}"
+        return text
+
+
 class Heads:
     """The heads of a linear attention layer.
 
@@ -56,6 +88,8 @@ class Heads:
         Values, (H, d_out, d).
     Q
         Queries, (H, d, d).
+    recovery
+        How they were found; None for heads made by hand.
 
     Notes
     -----
@@ -70,7 +104,7 @@ class Heads:
     array([[35.]])
     """
 
-    def __init__(self, V: object, Q: object) -> None:
+    def __init__(self, V: object, Q: object, recovery: Recovery | None = None) -> None:
         self.V = as_matrix(V, "V", 3)
         self.Q = as_matrix(Q, "Q", 3)
         H, d_out, d = self.V.shape
@@ -81,8 +115,16 @@ class Heads:
             )
         if d == 0 or d_out == 0:
             raise ValueError(f"V: d_out and d must be at least 1, got shape {self.V.shape}")
+        if recovery is not None and not isinstance(recovery, Recovery):
+            raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
         self.V.setflags(write=False)
         self.Q.setflags(write=False)
+        self._recovery = recovery
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """How they were found; None for heads made by hand, and for a slice of heads."""
+        return self._recovery
 
     @property
     def d(self) -> int:
@@ -111,9 +153,9 @@ class Heads:
         """Yield (V_h, Q_h)."""
         return zip(self.V, self.Q, strict=True)
 
-    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats]]:
+    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
         """Pickle by value, so that copies are checked and read-only as well."""
-        return Heads, (self.V, self.Q)
+        return Heads, (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
         return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
@@ -151,6 +193,40 @@ class Heads:
     def coefficients(self) -> Floats:
         """Coefficients (d_out, p) of the features."""
         return head_coefficients(self.V, self.Q)
+
+    def normalized(self) -> Heads:
+        """Bring the heads into normal form; they compute the same function.
+
+        Mixing heads by an invertible matrix, V' = A V and Q' = A^-T Q over h, changes nothing in
+        the sum of V_h (x) Q_h. Of all such heads, the normal form is the SVD of that sum, a
+        (d_out d) x (d d) matrix of rank H:
+
+        - the V_h are orthogonal to each other, and so are the Q_h;
+        - balanced: ||V_h||_F = ||Q_h||_F;
+        - the largest ||V_h||_F ||Q_h||_F first;
+        - the first entry of V_h of largest magnitude is positive.
+
+        It is unique where the singular values differ. Heads that repeat others are merged, so there
+        may be fewer.
+        """
+        H = len(self)
+        if H == 0 or not (self.V.any() and self.Q.any()):
+            return Heads(self.V[:1] * 0, self.Q[:1] * 0, self.recovery)
+        left, A = qr(self.V.reshape(H, -1).T, mode="economic", check_finite=False)
+        right, B = qr(self.Q.reshape(H, -1).T, mode="economic", check_finite=False)
+        U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
+        count = max(1, int((sigma > 10 * H * EPS * sigma[0]).sum()))
+        root = np.sqrt(sigma[:count])
+        V, Q = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), (d d, H)
+        sizes = np.abs(V)
+        # Entries equal up to rounding tie, and the first of them decides
+        first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
+        sign = np.where(V[first, np.arange(count)] < 0, -1.0, 1.0)
+        return Heads(
+            (V * sign).T.reshape(count, self.d_out, self.d),
+            (Q * sign).T.reshape(count, self.d, self.d),
+            self.recovery,
+        )
 
     def distance(self, other: Heads) -> float:
         """Frobenius norm of the difference of coefficients: 0 when the functions are the same."""
@@ -208,58 +284,3 @@ class Heads:
         require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
         Z = get_backend(backend).generate(self.V, self.Q, prompts, steps, round)
         return Z[0] if single else Z
-
-
-def recover_heads(
-    coefficients: object,
-    d: int,
-    method: Literal["svd"] = "svd",
-    max_heads: int | None = None,
-    tol: float | None = None,
-) -> Heads:
-    """Turn coefficients back into heads.
-
-    Parameters
-    ----------
-    coefficients
-        (d_out, p).
-    d
-        Coordinates of a token.
-    method
-        "svd": split each coefficient of j < k evenly between (j, k) and (k, j), and take the SVD of
-        the (d_out d) x (d d) matrix of rows (a, j) and columns (k, l). At most d^2 heads; singular
-        values are split evenly between V and Q.
-    max_heads
-        Keep at most so many, the largest first.
-    tol
-        Drop heads whose singular value is at most ``tol`` times the largest; by default the machine
-        precision times the larger side of the matrix.
-
-    Returns
-    -------
-    Heads
-        At least one; a zero layer has one zero head.
-    """
-    d = as_size(d, "d")
-    C = as_matrix(coefficients, "coefficients", 2)
-    if C.shape[1] != feature_count(d) or len(C) == 0:
-        raise ValueError(
-            f"coefficients: shape (d_out, {feature_count(d)}) is needed for d = {d}, got {C.shape}"
-        )
-    if not isinstance(method, str) or method != "svd":
-        raise ValueError(f"method: must be 'svd', got {method!r}")
-    d_out = len(C)
-    halves = np.where(np.eye(d, dtype=bool), 1.0, 0.5)
-    W = C.reshape(d_out, -1, d)[:, pair_table(d)] * halves[:, :, None]  # (a, j, k, l)
-    left, sigma, right = svd(W.reshape(d_out * d, d * d), full_matrices=False, check_finite=False)
-    if tol is None:
-        tol = max(W.shape[0] * d, d * d) * float(np.finfo(np.float64).eps)
-    elif not isinstance(tol, int | float | np.number) or not 0 <= float(tol) < 1:
-        raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    count = max(1, int((sigma > tol * sigma[0]).sum()))
-    if max_heads is not None:
-        count = min(count, as_size(max_heads, "max_heads"))
-    root = np.sqrt(sigma[:count])
-    V = (left[:, :count] * root).T.reshape(count, d_out, d)
-    Q = (root[:, None] * right[:count]).reshape(count, d, d)
-    return Heads(V, Q)

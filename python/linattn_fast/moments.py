@@ -462,7 +462,7 @@ class Moments:
         self,
         *,
         alpha: float = 0.0,
-        heads: str | None = "svd",
+        heads: str | int | None = "minimal",
         solver: str = "auto",
         certify: bool = True,
         memory_limit: int | None = None,

@@ -9,13 +9,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from .backend import Precision
 from .features import Features
+from .few_heads import require_every_feature
 from .memory import as_memory_limit, estimate_memory, require_memory
 from .moments import Moments
 from .progress import Bar
+from .recovery import METHODS
 from .solve import SOLVERS, Solver
-from .tokens import Floats, Positions, Tokens
+from .tokens import Floats, Positions, Tokens, as_size
+
+
+def as_heads(heads: object) -> str | int | None:
+    """Check which heads are asked for."""
+    if heads is None or (isinstance(heads, str) and heads in METHODS):
+        return heads
+    if isinstance(heads, bool | np.bool_) or not isinstance(heads, numbers.Integral):
+        raise ValueError(
+            f"heads: must be {', '.join(map(repr, METHODS))}, a number of heads or None, "
+            f"got {heads!r}"
+        )
+    return as_size(heads, "heads")
 
 
 @dataclass(frozen=True)
@@ -23,7 +39,7 @@ class Settings:
     """Checked settings of a fit."""
 
     alpha: float
-    heads: str | None
+    heads: str | int | None
     solver: Solver
     certify: bool
     memory_limit: int | None
@@ -34,23 +50,28 @@ class Settings:
             raise TypeError(f"alpha: a real number is needed, got {type(alpha).__name__}")
         if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
-        if self.heads is not None and not (isinstance(self.heads, str) and self.heads == "svd"):
-            raise ValueError(f"heads: must be 'svd' or None, got {self.heads!r}")
+        object.__setattr__(self, "heads", as_heads(self.heads))
         if not isinstance(self.solver, str) or self.solver not in SOLVERS:
             raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
         as_memory_limit(self.memory_limit)
 
-    def require_memory(
+    def require_possible(
         self, features: Features, d_out: int, positions: Positions, n_samples: int
     ) -> None:
-        """Raise MemoryError when the solver that will run first needs too much."""
+        """Raise what speaks against the work, such as the memory of the solver that runs first."""
+        if isinstance(self.heads, int):
+            require_every_feature(features)
         d = features.d
         estimate = estimate_memory(
             d, d_out, positions=positions, n_samples=n_samples, features=features
         )
         name = "cholesky" if self.solver == "auto" else self.solver
+        needed = estimate[name]
         what = f"fit: d = {d} ({features.count} features), solver {name!r},"
-        require_memory(estimate[name], what, as_memory_limit(self.memory_limit))
+        if isinstance(self.heads, int):  # the dense second moment is their metric
+            needed = max(needed, estimate["cholesky"])
+            what = f"{what} heads = {self.heads},"
+        require_memory(needed, what, as_memory_limit(self.memory_limit))
 
 
 class Stages(dict[str, float]):

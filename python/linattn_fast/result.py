@@ -11,7 +11,7 @@ from . import storage
 from .backend import get_backend
 from .certificate import Certificate
 from .features import Features
-from .heads import Heads
+from .heads import Heads, Recovery
 from .memory import in_words
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
@@ -43,6 +43,8 @@ class FitInfo:
     """Seconds per stage."""
     bytes: int = 0
     """Estimated peak of memory, beside the data."""
+    heads: str = ""
+    """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
 
     def __str__(self) -> str:
         stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())
@@ -54,6 +56,7 @@ class FitInfo:
             f"  mean squared error {self.mean_squared_error:.3g} "
             f"of mean squared target {self.mean_squared_target:.3g}\n"
             f"  refinement on the data: {steps}\n"
+            f"  heads: {self.heads or 'none'}\n"
             f"  {stages}; about {in_words(self.bytes)}"
         )
 
@@ -118,6 +121,8 @@ class Fit:
         meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
         empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
         arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
+        recovery = self.heads.recovery if self.heads else None
+        meta["recovery"] = None if recovery is None else asdict(recovery)
         meta["certificate"] = None
         arrays["spectrum"] = np.zeros(0)
         if self.certificate is not None:
@@ -129,6 +134,14 @@ class Fit:
             if spectrum is not None:
                 arrays["spectrum"] = spectrum
         storage.write(path, "fit", _FILE_VERSION, meta, arrays)
+
+
+def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
+    """From its JSON, which has lists for tuples; files from before there was one have none."""
+    if meta is None:
+        return None
+    tried = tuple((int(H), float(residual)) for H, residual in meta.pop("tried"))
+    return Recovery(**meta, tried=tried)
 
 
 def load(path: storage.PathLike) -> Fit:
@@ -143,10 +156,13 @@ def load(path: storage.PathLike) -> Fit:
         certificate = Certificate(**meta["certificate"], features=features, spectrum=spectrum)
     info = meta["info"]
     info["refinements"] = tuple(info["refinements"])
+    heads = None
+    if len(arrays["V"]):
+        heads = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
     return Fit(
         coefficients=arrays["coefficients"],
         features=features,
-        heads=Heads(arrays["V"], arrays["Q"]) if len(arrays["V"]) else None,
+        heads=heads,
         certificate=certificate,
         info=FitInfo(**info),
         positions=meta["positions"],
