@@ -22,7 +22,14 @@ from .features import Features, head_coefficients
 from .heads import Heads, Recovery
 from .moments import Moments
 from .ranks import residual_of_fewer
-from .recovery import TOLERANCE, Search, recover_heads, svd_factors
+from .recovery import (
+    FLOPS_IF_INEXACT,
+    TOLERANCE,
+    Search,
+    heads_of,
+    recover_heads,
+    svd_factors,
+)
 from .refine import Solution
 from .solve import EPS
 from .tokens import Floats
@@ -33,6 +40,8 @@ _EXACT = 1e-13
 """Relative distance to the convex optimum that counts as none."""
 _EXPLORE, _SETTLE = 1e-3, 1e-7
 """Relative fall of the distance in ten steps below which a start, and then the best, is left."""
+_EXACT_FIT = 1e-12
+"""Mean squared error over mean squared target up to which targets count as those of a layer."""
 _LARGEST_TOLERANCE = 1e-4
 """Coefficients with a larger error are not worth reproducing by few heads."""
 _AGREE = 0.01
@@ -160,6 +169,7 @@ def heads_of_fit(
     *,
     condition: float,
     alpha: float,
+    mean_squared_target: float,
     moments: Moments | None,
 ) -> tuple[Solution, Heads]:
     """Heads of a solution; for a number of heads, the best layer with so many in its place."""
@@ -170,7 +180,8 @@ def heads_of_fit(
         # What rounding may have added to the coefficients is not to be reproduced
         lost = np.sqrt(condition) if solution.refinements else condition
         tol = float(min(max(TOLERANCE, 10 * EPS * lost), _LARGEST_TOLERANCE))
-        return solution, recover_heads(C, d, tol=tol)
+        exact = alpha == 0 and solution.mean_squared_error <= _EXACT_FIT * mean_squared_target
+        return solution, heads_of(C, d, "minimal", None, tol, None if exact else FLOPS_IF_INEXACT)
     assert moments is not None
     few = FewHeads(Optimum.of(moments, alpha, solution)).nearest(int(heads))
     assert few.recovery is not None

@@ -125,6 +125,7 @@ def _result(
                 features,
                 condition=condition,
                 alpha=float(settings.alpha),
+                mean_squared_target=mean_squared_target,
                 moments=moments,
             )
     coefficients = np.ascontiguousarray(solution.coefficients)

@@ -43,17 +43,19 @@ METHODS: tuple[Method, ...] = ("minimal", "svd")
 
 TOLERANCE = 1e-9
 """Relative residual up to which coefficients count as reproduced."""
-FLOPS = 1e9
-"""What a search may spend: one to two seconds, whatever the size."""
+FLOPS = 3e9
+"""What a search may spend: a few seconds, whatever the size."""
+FLOPS_IF_INEXACT = 5e7
+"""The same where the fit left errors: its coefficients have noise, which only many heads have."""
 _NOISE = 0.1
 """The part of it that is spent where the coefficients look like few heads and noise."""
 _POLISHED = 2e-15
 """Relative residual that least squares stops at."""
 _AGREE = 0.02
 """Errors that differ by less, relatively, are those of one minimum."""
-_STARTS, _STARTS_AT_LEAST = 3, 8
+_STARTS, _STARTS_AT_LEAST, _STARTS_AT_MOST = 3, 8, 40
 """Fixed points that least squares starts from, for each number of heads; for the fewest that ranks
-allow, which is the likely answer, more."""
+allow, which is the likely answer, more; and for one head fewer than were found to do, most."""
 
 
 def svd_factors(C: Floats, d: int) -> tuple[Floats, Floats, Floats]:
@@ -107,11 +109,12 @@ def _spans(C: Floats, d: int, H: int) -> Iterator[tuple[Floats, Floats]]:
 class Search:
     """Looks for heads with coefficients C; C has a norm of about one."""
 
-    def __init__(self, C: Floats, d: int, tol: float) -> None:
+    def __init__(self, C: Floats, d: int, tol: float, flops: float | None = None) -> None:
         self.C, self.d = C, d
         self.size = float(np.linalg.norm(C))
         self.threshold = tol * self.size
-        self.budget = Budget(FLOPS)
+        self.flops = FLOPS if flops is None else flops
+        self.budget = Budget(self.flops)
         self.least = max(1, least_heads(C, d, self.threshold))
         self.found: dict[int, Descent] = {}
         """The best for each number that was tried."""
@@ -166,7 +169,7 @@ class Search:
         failed, H = self.least - 1, self.least
         while most >= H and not self.budget.spent:
             if self.attempt(H):
-                return self._bisect(failed, H)
+                return self._insist(self._bisect(failed, H))
             if failed < self.least:
                 self._expect_less_of_noise()
             previous, failed = failed, H
@@ -179,7 +182,7 @@ class Search:
         if count is not None and count < self.least:
             self.attempt(count)
             self.noisy_count = count
-            self.budget.left = min(self.budget.left, _NOISE * FLOPS)
+            self.budget.left = min(self.budget.left, _NOISE * self.flops)
 
     def _next(self, previous: int, failed: int) -> int:
         """Where a line through the last two squared errors meets zero: convex, so not too far."""
@@ -199,6 +202,25 @@ class Search:
                 failed = middle
         return enough
 
+    def _insist(self, enough: int) -> int:
+        """Lower a number that does, as long as one head fewer does from some of many starts."""
+        while enough > self.least and self._more_starts(enough - 1):
+            enough -= 1
+        return enough
+
+    def _more_starts(self, H: int) -> bool:
+        if self.attempt(H):
+            return True
+        for seed in range(_STARTS, _STARTS_AT_MOST):
+            if self.budget.spent:
+                break
+            end = self._descend(*self.random_start(H, seed))
+            if end.error < self.found[H].error:
+                self.found[H] = end
+            if end.error <= self.threshold:
+                return True
+        return False
+
     def why(self, number: int) -> str:
         """Say why a number that does is the one to return."""
         if number == self.least:
@@ -215,7 +237,10 @@ class Search:
                 f"no small number reproduces the coefficients, but {self.noisy_count} heads leave "
                 f"{left:.1e} of them: noise, or ask for that many"
             )
-        return f"no small number was found in {FLOPS:.0e} flops"
+        return (
+            f"no small number was found in {self.flops:.0e} flops; la.head_path shows what each "
+            "head is worth"
+        )
 
     def random_start(self, H: int, seed: int) -> tuple[Floats, Floats]:
         """Heads to start from: fixed points, one for each seed."""
@@ -242,9 +267,9 @@ def _svd_tolerance(d_out: int, d: int) -> float:
 # ------------------------------------------------------------------------------------------ methods
 
 
-def _minimal(C: Floats, d: int, max_heads: int | None, tol: float) -> Heads:
+def _minimal(search: Search, max_heads: int | None) -> Heads:
     """The fewest heads that were found to have the coefficients C."""
-    search = Search(C, d, tol)
+    C, d = search.C, search.d
     most = min(len(C) * d, d * d)  # the SVD has no more
     allowed = search.least < most and (max_heads is None or search.least <= max_heads)
     # The likely answer first: where ranks give the heads, the SVD is not needed
@@ -270,9 +295,8 @@ def _minimal(C: Floats, d: int, max_heads: int | None, tol: float) -> Heads:
     return search.report("svd", by_svd, search.why_none())
 
 
-def _by_svd(C: Floats, d: int, max_heads: int | None, tol: float) -> Heads:
+def _by_svd(search: Search, max_heads: int | None, tol: float) -> Heads:
     """The SVD's heads above the tolerance."""
-    search = Search(C, d, TOLERANCE)
     count = _svd_count(search.factors[1], tol)
     if max_heads is not None:
         count = min(count, max_heads)
@@ -343,12 +367,26 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else _svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
+    return heads_of(C, d, method, max_heads, float(tol))
+
+
+def heads_of(
+    C: Floats,
+    d: int,
+    method: Method,
+    max_heads: int | None,
+    tol: float,
+    flops: float | None = None,
+) -> Heads:
+    """Heads of checked coefficients; see :func:`recover_heads`."""
     if not C.any():
         zero = np.zeros((1, len(C), d)), np.zeros((1, d, d))
         return Heads(*zero, Recovery(method, 0.0, 0, (), 0.0, "all coefficients are zero"))
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
     scale = float(np.exp2(2 * np.rint(np.log2(np.abs(C).max()) / 2)))
-    recover = _minimal if method == "minimal" else _by_svd
-    heads = recover(C / scale, d, max_heads, float(tol))
+    if method == "minimal":
+        heads = _minimal(Search(C / scale, d, tol, flops), max_heads)
+    else:
+        heads = _by_svd(Search(C / scale, d, TOLERANCE), max_heads, tol)
     root = float(np.sqrt(scale))
     return Heads(heads.V * root, heads.Q * root, heads.recovery)
