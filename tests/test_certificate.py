@@ -97,6 +97,18 @@ def test_degenerate_tokens_are_never_called_identifiable(rng, backend, make, sca
     assert certificate.evidence
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e6])
+def test_a_bias_coordinate_is_not_mistaken_for_noise(rng, size):
+    Z = rng.standard_normal((500, 6, 3))
+    Z[:, :, 2] = size
+    certificate = la.certify(Z)
+    assert certificate.verdict == "identifiable"
+    assert certificate.lower_bound > 0.99 * certificate.lambda_min
+    hot = np.concatenate([one_hot(rng), np.full((500, 6, 1), size)], axis=2)
+    unscaled = np.concatenate([one_hot(rng), np.ones((500, 6, 1))], axis=2)
+    assert la.certify(hot).rank == np.linalg.matrix_rank(la.cubic_features(unscaled))
+
+
 def test_one_hot_features_that_never_occur_are_named(rng):
     assert "features are zero in every sample" in la.certify(one_hot(rng)).evidence
 

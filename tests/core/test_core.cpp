@@ -224,7 +224,11 @@ int main() {
       }
     }
     // Sequences that go on over several blocks.
-    test_moments(*set.kernels, Problem(3, 4, Positions::causal, random, 3000), Positions::causal, Precision::float64);
+    const Selection selection = some_features(3);
+    for (const Selection* chosen : {static_cast<const Selection*>(nullptr), &selection}) {
+      test_moments(*set.kernels, Problem(3, 4, Positions::causal, random, 3000), Positions::causal, Precision::float64,
+                   chosen);
+    }
     std::printf("%s: done\n", set.kernels->name);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
