@@ -59,7 +59,7 @@ def accumulate(Z: np.ndarray, positions: str, precision: str = "float64") -> la.
 
 
 def gram_flops(positions: str, d: int, N: int, n: int) -> int:
-    return 2 * N * (n if positions == "causal" else 1) * int(np.prod(shape(d, positions)))
+    return 2 * N * (n if positions == "causal" else 1) * int(np.prod(shape(la.Features(d), positions)))
 
 
 def compare(
