@@ -59,7 +59,8 @@ def accumulate(Z: np.ndarray, positions: str, precision: str = "float64") -> la.
 
 
 def gram_flops(positions: str, d: int, N: int, n: int) -> int:
-    return 2 * N * (n if positions == "causal" else 1) * int(np.prod(shape(la.Features(d), positions)))
+    samples = N * n if positions == "causal" else N
+    return 2 * samples * int(np.prod(shape(la.Features(d), positions)))
 
 
 def compare(

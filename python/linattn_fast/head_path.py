@@ -66,7 +66,7 @@ class HeadPath:
         ax.set(xlabel="heads", ylabel="training objective", xticks=self.n_heads)
         ax.legend()
         if to_file:
-            ax.figure.savefig(path_or_ax, dpi=120)  # type: ignore[union-attr, arg-type]
+            ax.figure.savefig(path_or_ax, dpi=120)  # type: ignore[union-attr, arg-type]  # to_file
         return ax
 
 
