@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import linattn_fast as la
 from linattn_fast.features import features_of
+from linattn_fast.lower_bound import magnitudes
 from linattn_fast.tokens import as_tokens
 
 POSITIONS = ["last", "all", "causal"]
@@ -131,6 +132,15 @@ def test_the_certificate_is_that_of_the_chosen_features(rng, backend, positions)
     )
 
 
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_sizes_of_summands_are_those_that_the_whole_gram_has(rng, positions):
+    sequences, w = ragged(rng), rng.random(70)
+    every = la.Moments(4, 0, positions=positions).update(sequences, sample_weight=w)
+    some = la.Moments(4, 0, positions=positions, features=SOME).update(sequences, sample_weight=w)
+    expected = magnitudes(every, every.gram())[kept(SOME)]
+    np.testing.assert_allclose(magnitudes(some, some.gram()), expected, rtol=1e-12)
+
+
 def test_a_false_bound_would_be_found(rng):
     """Cancellation in S, with the pairs that would show it left out."""
     features = la.Features(2, pairs=[(0, 1)], queries=[0, 1])
@@ -171,8 +181,10 @@ def test_active_features_of_one_hot_tokens_lose_nothing(rng):
     d = 12
     groups = [rng.integers(0, 4, (60, 5)), 4 + rng.integers(0, 4, (60, 5))]
     Z = np.eye(d)[groups[0]] + np.eye(d)[groups[1]]  # coordinates 8 to 11 never occur
+    Z[:, -1, 3] = 0.0  # never a query, though it occurs
     y = rng.standard_normal((60, 1))
     features = la.Features.active(Z)
+    assert 3 not in features.queries
     assert features.count < la.Features(d).count / 4
     assert set(features.queries) == set(np.flatnonzero(Z[:, -1].any(axis=0)))
     every = features_of(as_tokens(Z), "last")
