@@ -8,8 +8,8 @@
 //                   block_samples.
 //   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB of a 512 KiB L2, which
 //                   at d = 16 also holds the columns (272 KiB).
-//   block_stride    doubles from one row of a block to the next: one cache line more than the most samples, because rows a
-//                   power of two apart would share a few sets of the cache.
+//   block_stride    numbers from one row of a block to the next: a cache line of float32 more than the most samples, because
+//                   rows a power of two apart would share a few sets of the cache. Rows of either type start on a line.
 //   group_samples   sequences that are evaluated together.
 //   chunk_numbers   coordinates of tokens turned into vectors at a time: 512 x 4 or 8 lanes = 16 or 32 KiB, within L1.
 #pragma once
@@ -28,7 +28,8 @@ namespace linattn {
 
 constexpr std::int64_t block_samples_float64 = 256, block_samples_mixed = 512;
 constexpr std::int64_t task_rows = 48;
-constexpr std::int64_t block_stride = block_samples_mixed + 8;
+constexpr std::int64_t block_stride = block_samples_mixed + 16;
+static_assert(block_stride * static_cast<std::int64_t>(sizeof(float)) % 64 == 0, "AVX-512 loads whole lines");
 constexpr std::int64_t group_samples = 32;
 constexpr std::int64_t chunk_numbers = 512;
 
