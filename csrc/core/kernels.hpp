@@ -52,6 +52,7 @@ struct SequenceColumns {
   const Sequence* targets;
   Scalar token_scalar, target_scalar;
   std::int64_t count, d, d_out;
+  std::int64_t known;  // sequences in `tokens`: those past `count` come next and are only asked for
 };
 
 struct Kernels {

@@ -38,7 +38,7 @@ class Ahead {
   void advance() {
     if (sequences_ == nullptr) return;
     for (std::int64_t i = 0; i < lanes * lanes; i += in_line) {
-      __builtin_prefetch(next_);
+      __builtin_prefetch(next_, 0, 2);  // into L2: more lines can be on their way there than into L1
       next_ += in_line;
       done_ += in_line;
       if (done_ >= run_) next_sequence();
