@@ -32,11 +32,13 @@ _DENSE_UP_TO = 64
 """Below this size a dense eigendecomposition is faster than an iteration."""
 
 
-def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
+def largest_eigenvalue(
+    apply: Callable[[Floats], Floats], p: int, *, tolerance: float = 1e-10
+) -> float:
     """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
 
-    The iteration approaches it from below; it stops at a relative change of about 1e-10. It starts
-    from a fixed vector, so the result is the same every time.
+    The iteration approaches it from below; it stops at a relative change of about ``tolerance``. It
+    starts from a fixed vector, so the result is the same every time.
     """
     if p <= _DENSE_UP_TO:
         matrix = np.stack([apply(column) for column in np.eye(p)])
@@ -44,9 +46,11 @@ def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
     operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(p)
     try:
-        values = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+        values = eigsh(
+            operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False
+        )
         return float(values[0])
-    except ArpackError:  # hundreds of eigenvalues within 1e-10: any of them will do
+    except ArpackError:  # hundreds of eigenvalues within the tolerance: any of them will do
         vector = start
         for _ in range(100):
             vector = apply(vector / np.linalg.norm(vector))
