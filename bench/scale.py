@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import readme
 from machine import processor
 
 import linattn_fast as la
@@ -239,12 +240,14 @@ SCENARIOS: dict[str, Callable[[], dict[str, object]]] = {
 def table(rows: dict[str, dict[str, object]]) -> str:
     """Markdown."""
     lines = [
-        "| matrix-free solver | ours | against | ratio | floor | answer | machine |",
-        "|---|---|---|---|---|---|---|",
+        "\n".join(sorted({str(row["machine"]) for row in rows.values()})),
+        "",
+        "| tokens to coefficients without a Gram | ours | against | ratio | floor | answer |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['what']} | {row['ours']} | {row['against']} | {row['ratio']:.2f} | {row['floor']} "
-        f"| {row['check']} | {row['machine']} |"
+        f"| {row['what']} | {row['ours']} | {row['against']} | {row['ratio']:.1f}x "
+        f"| {row['floor']}x | {row['check']} |"
         for row in rows.values()
     ]
     return "\n".join(lines) + "\n"
@@ -253,7 +256,8 @@ def table(rows: dict[str, dict[str, object]]) -> str:
 def main() -> None:
     """Run the scenarios named, or all."""
     peak = max(_cpu.multiply_add_rate(la.get_num_threads()) for _ in range(5)) / 1e9
-    machine = f"{processor()}, {la.get_num_threads()} threads, peak {peak:.0f} GFlop/s"
+    machine = f"{processor()}, {la.get_num_threads()} threads, numpy {np.__version__}"
+    print(f"{machine}, peak {peak:.0f} GFlop/s", flush=True)
     record = RESULTS / "scale.json"
     kept = json.loads(record.read_text()) if record.exists() else {}
     for name in sys.argv[1:] or SCENARIOS:
@@ -264,6 +268,7 @@ def main() -> None:
         rows = {each: kept[each] for each in SCENARIOS if each in kept}
         record.write_text(json.dumps(rows, indent=1) + "\n")
         (RESULTS / "scale.md").write_text(table(rows))
+        readme.show("scale.md", table(rows))
 
 
 if __name__ == "__main__":
