@@ -17,6 +17,7 @@ from pathlib import Path
 import competitors
 import matplotlib as mpl
 import numpy as np
+import readme
 from machine import alternate, extra_memory, flop_rate, processor
 
 import linattn_fast as la
@@ -213,14 +214,6 @@ def plot(rows: list[Row], machine: str) -> None:
     figure.savefig(RESULTS / "plot.png", dpi=110)
 
 
-def show_in_readme(text: str) -> None:
-    """Replace what stands between the two marks in the README."""
-    readme = Path(__file__).parent.parent / "README.md"
-    before, rest = readme.read_text().split("<!-- bench/results/table.md -->\n")
-    after = rest.split("<!-- end -->")[1]
-    readme.write_text(f"{before}<!-- bench/results/table.md -->\n{text}<!-- end -->{after}")
-
-
 def main() -> None:
     peak, alone = (
         max(_cpu.multiply_add_rate(threads) for _ in range(5)) / 1e9
@@ -242,7 +235,7 @@ def main() -> None:
         json.dumps({"machine": machine, "rows": record}, indent=1) + "\n"
     )
     plot(rows, machine)
-    show_in_readme(text)
+    readme.show("table.md", text)
     print("\n" + text)
 
 

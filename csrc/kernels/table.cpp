@@ -17,10 +17,13 @@ namespace {
 
 #include "lanes.hpp"
 
+#include "chosen_pairs.hpp"
 #include "gather.hpp"
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+// after what they build on
+#include "maps.hpp"
 #include "second_moment.hpp"
 
 }  // namespace
@@ -42,9 +45,11 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        sequence_moments,
                        second_moment,
                        prefix_moments,
+                       chosen_prefixes,
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,
+                       apply_packed,
                        apply,
                        apply_symmetric,
                        contract,

@@ -14,7 +14,7 @@ from .certificate import Certificate, Source, Verdict
 from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
-from .moments import Moments, total_weight
+from .moments import Moments
 from .orthogonal import solve_on_data
 from .solve import Factorisation, SpectralFactor, factorise, try_cholesky
 from .tokens import (
@@ -25,17 +25,20 @@ from .tokens import (
     as_tokens,
     as_weights,
     non_finite_error,
+    total_weight,
 )
 
 _DENSE_UP_TO = 64
 """Below this size a dense eigendecomposition is faster than an iteration."""
 
 
-def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
+def largest_eigenvalue(
+    apply: Callable[[Floats], Floats], p: int, *, tolerance: float = 1e-10
+) -> float:
     """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
 
-    The iteration approaches it from below; it stops at a relative change of about 1e-10. It starts
-    from a fixed vector, so the result is the same every time.
+    The iteration approaches it from below; it stops at a relative change of about ``tolerance``. It
+    starts from a fixed vector, so the result is the same every time.
     """
     if p <= _DENSE_UP_TO:
         matrix = np.stack([apply(column) for column in np.eye(p)])
@@ -43,9 +46,11 @@ def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
     operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(p)
     try:
-        values = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+        values = eigsh(
+            operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False
+        )
         return float(values[0])
-    except ArpackError:  # hundreds of eigenvalues within 1e-10: any of them will do
+    except ArpackError:  # hundreds of eigenvalues within the tolerance: any of them will do
         vector = start
         for _ in range(100):
             vector = apply(vector / np.linalg.norm(vector))

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from .assembling import assemble
 from .backend import Precision, get_backend
 from .certificate import Certificate
 from .certifying import (
@@ -23,16 +24,18 @@ from .certifying import (
     certifying_factor,
     counted_on_data,
 )
+from .choosing import choose_solver
 from .dual import Kernel, solve_dual
 from .features import Features, as_features
-from .few_heads import heads_of_fit, normal_matrix
-from .memory import as_memory_limit, estimate_memory
+from .few_heads import normal_matrix
+from .matrix_free import fit_pcg
+from .memory import as_memory_limit
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution, refine
-from .result import Fit, FitInfo
+from .result import Fit
 from .solve import Choice, Solver, factorise, try_cholesky
 from .tokens import Floats, Positions, as_positions, as_targets, as_tokens, as_weights
 
@@ -99,57 +102,6 @@ def _refine_on_data(
     return Solution(refined, steps, float(errors.sum()) / total)
 
 
-def _result(
-    solution: Solution,
-    reason: str,
-    condition: float,
-    solver: str,
-    certificate: Certificate | None,
-    settings: Settings,
-    stages: Stages,
-    *,
-    features: Features,
-    positions: Positions,
-    n_samples: int,
-    mean_squared_target: float,
-    backend: str,
-    moments: Moments | None,
-) -> Fit:
-    """Recover heads and put everything together."""
-    heads = None
-    if settings.heads is not None:
-        with stages.timed("heads"):
-            solution, heads = heads_of_fit(
-                solution,
-                settings.heads,
-                features,
-                condition=condition,
-                alpha=float(settings.alpha),
-                mean_squared_target=mean_squared_target,
-                moments=moments,
-            )
-    coefficients = np.ascontiguousarray(solution.coefficients)
-    coefficients.setflags(write=False)
-    estimate = estimate_memory(
-        features.d, len(coefficients), positions=positions, n_samples=n_samples, features=features
-    )
-    info = FitInfo(
-        solver=solver,
-        reason=reason,
-        condition=condition,
-        mean_squared_error=solution.mean_squared_error,
-        mean_squared_target=mean_squared_target,
-        refinements=solution.refinements,
-        backend=backend,
-        n_samples=n_samples,
-        dimension=features.count,
-        seconds=dict(stages),
-        bytes=estimate[solver],
-        heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
-    )
-    return Fit(coefficients, features, heads, certificate, info, positions)
-
-
 def fit_moments(
     moments: Moments,
     *,
@@ -162,7 +114,7 @@ def fit_moments(
     """Fit from moments alone: :meth:`Moments.fit`."""
     # Any string may turn up as solver: Settings checks it.
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    if settings.solver in ("dual", "qr"):
+    if settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
         )
@@ -177,7 +129,7 @@ def fit_moments(
         coefficients, choice = _solve_primal(moments, settings)
     with stages.timed("loss"):
         solution = Solution(coefficients, (), moments.loss(coefficients))
-    return _result(
+    return assemble(
         solution,
         choice.reason,
         choice.factorisation.condition,
@@ -263,8 +215,10 @@ def fit(
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
-        ill-conditioned and singular problems), or "auto": the dual where the samples are fewer,
-        else Cholesky where that is safe, else "qr". ``fit.info`` says which ran and why.
+        ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
+        features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
+        else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
+        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why.
     backend
         "cpu", "numpy" or "auto".
     precision
@@ -274,9 +228,11 @@ def fit(
         Make the certificate as well.
     memory_limit
         Bytes that may be used beside the data; the machine's memory by default. MemoryError when
-        that is not enough, before any work.
+        that is not enough, before any work. "pcg" keeps samples between passes where it allows.
     progress
-        True shows a bar; a function is called with the sequences done and their number.
+        True shows a bar; a function is called with the sequences done and their number, or with the
+        iterations of "pcg" done and their predicted number. An exception that stops "pcg", such as
+        KeyboardInterrupt, has an attribute ``iterate``: the coefficients found so far.
 
     Returns
     -------
@@ -306,11 +262,14 @@ def fit(
     problem = Problem(
         tokens, targets, weights, positions, get_backend(backend).name, precision, chosen
     )
-    if solver == "auto" and problem.n_samples < chosen.count:
-        settings = replace(settings, solver="dual")
+    why = "asked for"
+    if solver == "auto":
+        settings, why = _chosen(settings, problem)
     settings.require_possible(chosen, targets.d, positions, problem.n_samples)
     if settings.solver == "dual":
-        return _fit_dual(problem, settings, asked=solver == "dual", progress=progress)
+        return _fit_dual(problem, settings, why, progress=progress)
+    if settings.solver == "pcg":
+        return fit_pcg(problem, settings, why, progress)
 
     stages = Stages()
     with stages.timed("moments"):
@@ -319,9 +278,9 @@ def fit(
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
         solution = _refine_on_data(coefficients, choice, float(alpha), moments, problem)
-    return _result(
+    return assemble(
         solution,
-        choice.reason,
+        f"{choice.reason}; {why}" if solver == "auto" else choice.reason,
         choice.factorisation.condition,
         choice.factorisation.name,
         _certificate(moments, choice, settings, stages, problem),
@@ -336,11 +295,33 @@ def fit(
     )
 
 
+def _chosen(settings: Settings, problem: Problem) -> tuple[Settings, str]:
+    """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
+    n, features = problem.n_samples, problem.features
+    if isinstance(settings.heads, int):
+        if n < features.count:
+            why = f"{n} samples are fewer than the {features.count} features"
+            return replace(settings, solver="dual"), why
+        return settings, "a number of heads needs the Gram in any case"
+    name, why = choose_solver(
+        features,
+        problem.targets.d,
+        problem.positions,
+        n,
+        len(problem.tokens) if problem.positions == "all" else n,
+        certify=settings.certify,
+        memory_limit=as_memory_limit(settings.memory_limit),
+    )
+    if name == "cholesky":
+        return settings, why
+    return replace(settings, solver="dual" if name == "dual" else "pcg"), why
+
+
 def _fit_dual(
     problem: Problem,
     settings: Settings,
+    why: str,
     *,
-    asked: bool,
     progress: bool | Callable[[int, int], object],
 ) -> Fit:
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
@@ -352,7 +333,6 @@ def _fit_dual(
     y = problem.targets.rows().astype(np.float64)
     with stages.timed("solve"):
         dual = solve_dual(kernel, y, float(settings.alpha))
-    why = "asked for" if asked else f"{n} samples are fewer than the {p} features"
     certificate, moments = None, None
     if isinstance(settings.heads, int) or (settings.certify and n >= p):
         with stages.timed("moments"):
@@ -368,7 +348,7 @@ def _fit_dual(
                 factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
                 certificate = certificate_from(moments, factor)
     weights = kernel.root**2
-    return _result(
+    return assemble(
         dual.solution,
         f"{why}; {dual.reason}",
         dual.condition,
