@@ -19,19 +19,14 @@ import numpy as np
 
 from .bilinear import Budget, Descent, Metric, best_values, descend, product_flops
 from .features import Features, head_coefficients
+from .head_search import Search
 from .heads import Heads, Recovery
 from .moments import Moments
 from .ranks import residual_of_fewer
-from .recovery import (
-    FLOPS_IF_INEXACT,
-    TOLERANCE,
-    Search,
-    heads_of,
-    recover_heads,
-    svd_factors,
-)
+from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
 from .refine import Solution
 from .solve import EPS
+from .starts import svd_factors
 from .tokens import Floats
 
 _PRODUCTS = 2000
