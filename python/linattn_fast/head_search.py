@@ -178,6 +178,11 @@ class Search:
             enough -= 1
         return enough
 
+    def fewer_than(self, enough: int) -> int | None:
+        """Fewer heads than a number that is known to do; None when they are not found."""
+        found = self._insist(enough)
+        return found if found < enough else None
+
     def _more_starts(self, H: int) -> bool:
         if self.attempt(H):
             return True

@@ -41,6 +41,8 @@ def _minimal(search: Search, max_heads: int | None) -> Heads:
     if complete <= min(search.least, limit):
         return search.report("minimal", by_svd, "the SVD has no more than are needed")
     number = search.smallest(min(limit, complete - 1))
+    if number is None and complete - 1 in search.found:
+        number = search.fewer_than(complete)
     if number is not None:
         return search.report("minimal", search.polished(number), search.why(number))
     if limit < complete:

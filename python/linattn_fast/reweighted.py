@@ -12,9 +12,12 @@ harmonic mean of weights on the rows and on the columns:
     L = X X' + e^2 I,  R = X' X + e^2 I,    X <- L Z + Z R    with Z symmetric in (j,k) and
     sym (L Z + Z R) = T: a positive definite system, one unknown for each coefficient
 
-e is the smallest (H+1)th singular value so far. Near a matrix of rank H the steps converge
-quadratically, and they get there where least squares over V and Q from random points hardly ever
-does: with nearly as many free entries as coefficients.
+e is the smallest (H+1)th singular value so far. The steps get near a matrix of rank H where least
+squares over V and Q from random points hardly ever does: with nearly as many free entries as
+coefficients. Near it the same system, with L = sum_h V_h V_h' and R = sum_h Q_h Q_h' (V_h and Q_h as
+vectors), has the Gauss-Newton step of least norm for the factors themselves:
+
+    sym (L Z + Z R) = T - sym X,    V_h += Z Q_h,  Q_h += Z' V_h
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ NEAR = 1e-4
 _MOST_STEPS = 100
 _WINDOW, _STALL = 10, 0.05
 """Steps over which that part must fall by more than a fraction."""
+_DAMPING, _LEAST_DAMPING = 1e-6, 1e-15
+"""Added to the system of a Gauss-Newton step, relative to its diagonal: at first, and at least."""
 _STRETCH = 0.3
 """Standard deviation of the logarithm of what coordinates are stretched by."""
 _FASTER = 20
@@ -98,7 +103,7 @@ class Reweighting:
     def _reduce(self, T: Floats, H: int, budget: Budget) -> Reduced:
         d_out, d = T.shape[:2]
         X = T.reshape(d_out * d, d * d)
-        right = np.bincount(self.place.ravel(), (self.unit * X).ravel())
+        right = self._coordinates(T)
         e, lefts = np.inf, []
         for _ in range(_MOST_STEPS):
             U, sigma, W = np.linalg.svd(X, full_matrices=False)
@@ -114,21 +119,63 @@ class Reweighting:
                 X = self._step(X, e, right, T)
             except LinAlgError:  # e at rounding level
                 break
-        V = U[:, :H].T.reshape(H, d_out, d)
-        return Reduced(V, (sigma[:H, None] * W[:H]).reshape(H, d, d), lefts[-1])
+        root = np.sqrt(sigma[:H, None])
+        V, Q = root * U[:, :H].T, root * W[:H]  # (H, d_out d), (H, d d)
+        if lefts[-1] <= NEAR:
+            V, Q = self._settle(V, Q, T, budget)
+        return Reduced(V.reshape(H, d_out, d), Q.reshape(H, d, d), lefts[-1])
 
-    def _step(self, X: Floats, e: float, right: Floats, T: Floats) -> Floats:
-        L, R, n = X @ X.T, X.T @ X, self.rows
-        L[np.diag_indices_from(L)] += e**2
-        R[np.diag_indices_from(R)] += e**2
+    def _settle(self, V: Floats, Q: Floats, T: Floats, budget: Budget) -> tuple[Floats, Floats]:
+        """Gauss-Newton steps from heads near T; the distance falls with each."""
+        rest = T - _symmetric(V.T @ Q, T.shape)
+        error, mu = float(np.linalg.norm(rest)), _DAMPING
+        goal = 10 * EPS * float(np.linalg.norm(T))
+        for _ in range(_MOST_STEPS):
+            if error <= goal or mu > 1 or budget.spent:
+                break
+            budget.left -= self.flops
+            try:
+                Z = self._solve(V.T @ V, Q.T @ Q, mu, self._coordinates(rest))
+            except LinAlgError:
+                mu *= 10
+                continue
+            new_V, new_Q = V + Q @ Z.T, Q + V @ Z
+            new = T - _symmetric(new_V.T @ new_Q, T.shape)
+            new_error = float(np.linalg.norm(new))
+            if new_error < error:
+                mu = max(_LEAST_DAMPING, mu / 10)
+                V, Q, rest, error = new_V, new_Q, new, new_error
+            else:
+                mu *= 10
+        return V, Q
+
+    def _coordinates(self, T: Floats) -> Floats:
+        """Orthonormal coordinates (d_out q d,) of a symmetric T."""
+        return np.bincount(self.place.ravel(), (self.unit * T.reshape(self.place.shape)).ravel())
+
+    def _solve(self, L: Floats, R: Floats, mu: float, right: Floats) -> Floats:
+        """Z (d_out d, d d), symmetric in (j,k), with sym (L Z + Z R) + mu Z = right."""
+        n = self.rows
         values = [(self.units_L * L[:, :, None]).ravel(), (self.units_R * R).ravel()]
         system = np.bincount(self.entries, np.concatenate(values), n * n).reshape(n, n)
-        system[np.diag_indices_from(system)] += EPS * float(np.trace(system)) / n
+        system[np.diag_indices_from(system)] += mu * float(np.trace(system)) / n
         factor = cho_factor(system, overwrite_a=True, check_finite=False)
-        Z = cho_solve(factor, right, check_finite=False)[self.place] * self.unit
-        new = (L @ Z + Z @ R).reshape(T.shape)
+        return np.asarray(cho_solve(factor, right, check_finite=False)[self.place] * self.unit)
+
+    def _step(self, X: Floats, e: float, right: Floats, T: Floats) -> Floats:
+        L, R = X @ X.T, X.T @ X
+        L[np.diag_indices_from(L)] += e**2
+        R[np.diag_indices_from(R)] += e**2
+        Z = self._solve(L, R, EPS, right)
+        new = L @ Z + Z @ R
         # The symmetric part is known better than the solution of the system has it
-        return np.asarray(T + (new - new.transpose(0, 2, 1, 3)) / 2).reshape(X.shape)
+        return np.asarray(T.reshape(X.shape) + new - _symmetric(new, T.shape).reshape(X.shape))
+
+
+def _symmetric(X: Floats, shape: tuple[int, ...]) -> Floats:
+    """The part of X that is symmetric in (j,k), (d_out, d, d, d)."""
+    W = X.reshape(shape)
+    return np.asarray((W + W.transpose(0, 2, 1, 3)) / 2)
 
 
 def _stretching(n: int, rng: np.random.Generator) -> Floats:
