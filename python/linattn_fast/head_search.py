@@ -48,7 +48,7 @@ _AGREE = 0.02
 _STARTS, _STARTS_AT_LEAST, _STARTS_AT_MOST = 3, 8, 40
 """Fixed points that least squares starts from, for each number of heads; for the fewest that ranks
 allow, which is the likely answer, more; and for one head fewer than were found to do, most."""
-_QUICK = 400
+_QUICK = 600
 """Coefficients up to which reducing a rank costs less than least squares from a random point."""
 _DENSE, _CRITICAL = 0.8, 0.93
 """Free entries of the heads, relative to coefficients, from which random points seldom lead to
