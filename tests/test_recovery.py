@@ -177,6 +177,7 @@ def test_a_search_ends_with_its_budget(rng, monkeypatch):
             super().__init__(flops)
             spent.append(self)
 
+    monkeypatch.setattr(head_search, "FLOPS", 5e8)
     monkeypatch.setattr(head_search, "Budget", Counted)
     la.recover_heads(rng.standard_normal((6, 126)), 6)
     one_step = 200 * 1e6  # inner products of a single step at this size, at most

@@ -235,7 +235,7 @@ class Search:
         return perturbed(self.factors, H, seed)
 
     def polished(self, H: int) -> tuple[Floats, Floats]:
-        """The best H heads, brought to rounding where they were found with the last of the budget."""
+        """The best H heads, brought to rounding where the budget ended before."""
         best = self.found[H]
         budget = Budget(_POLISH * self.flops)
         while best.error > _POLISHED * self.size and not budget.spent:

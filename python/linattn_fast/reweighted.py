@@ -14,8 +14,8 @@ harmonic mean of weights on the rows and on the columns:
 
 e is the smallest (H+1)th singular value so far. The steps get near a matrix of rank H where least
 squares over V and Q from random points hardly ever does: with nearly as many free entries as
-coefficients. Near it the same system, with L = sum_h V_h V_h' and R = sum_h Q_h Q_h' (V_h and Q_h as
-vectors), has the Gauss-Newton step of least norm for the factors themselves:
+coefficients. Near it the same system, with L = sum_h V_h V_h' and R = sum_h Q_h Q_h' for V_h and
+Q_h as vectors, has the Gauss-Newton step of least norm for the factors themselves:
 
     sym (L Z + Z R) = T - sym X,    V_h += Z Q_h,  Q_h += Z' V_h
 """
@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from .bilinear import CALL_FLOPS, Budget
@@ -70,7 +71,7 @@ class Reweighting:
         d_out, q = len(C), pair_count(d)
         self.T = split_evenly(C, d)  # (d_out, d, d, d)
         self.rows = n = d_out * q * d
-        self.flops = CALL_FLOPS + 10.0 * n**2 + n**3 / (3 * _FASTER)
+        self.flops = CALL_FLOPS + 20.0 * n**2 + n**3 / (3 * _FASTER)
         # Orthonormal coordinates (a, pair, l) of tensors that are symmetric in (j,k)
         place = (np.arange(d_out)[:, None, None, None] * q + pair_table(d)[:, :, None]) * d
         self.place = (place + np.arange(d)).reshape(d_out * d, d * d)
@@ -109,9 +110,7 @@ class Reweighting:
             U, sigma, W = np.linalg.svd(X, full_matrices=False)
             e = min(e, float(sigma[H]))
             lefts.append(float(np.linalg.norm(sigma[H:]) / np.linalg.norm(sigma)))
-            stalled = (
-                len(lefts) > _WINDOW and lefts[-1] > (1 - _STALL) * lefts[-1 - _WINDOW]
-            )
+            stalled = len(lefts) > _WINDOW and lefts[-1] > (1 - _STALL) * lefts[-1 - _WINDOW]
             if lefts[-1] <= NEAR or stalled or budget.spent:
                 break
             try:
@@ -151,15 +150,17 @@ class Reweighting:
 
     def _coordinates(self, T: Floats) -> Floats:
         """Orthonormal coordinates (d_out q d,) of a symmetric T."""
-        return np.bincount(self.place.ravel(), (self.unit * T.reshape(self.place.shape)).ravel())
+        values = self.unit * T.reshape(self.place.shape)
+        return _sums(self.place.ravel(), values.ravel(), self.rows)
 
     def _solve(self, L: Floats, R: Floats, mu: float, right: Floats) -> Floats:
         """Z (d_out d, d d), symmetric in (j,k), with sym (L Z + Z R) + mu Z = right."""
         n = self.rows
         values = [(self.units_L * L[:, :, None]).ravel(), (self.units_R * R).ravel()]
-        system = np.bincount(self.entries, np.concatenate(values), n * n).reshape(n, n)
+        system = _sums(self.entries, np.concatenate(values), n * n).reshape(n, n)
         system[np.diag_indices_from(system)] += mu * float(np.trace(system)) / n
-        factor = cho_factor(system, overwrite_a=True, check_finite=False)
+        # Transposed, and so in LAPACK's order: nothing is copied, and the lower half is faster
+        factor = cho_factor(system.T, lower=True, overwrite_a=True, check_finite=False)
         return np.asarray(cho_solve(factor, right, check_finite=False)[self.place] * self.unit)
 
     def _step(self, X: Floats, e: float, right: Floats, T: Floats) -> Floats:
@@ -170,6 +171,11 @@ class Reweighting:
         new = L @ Z + Z @ R
         # The symmetric part is known better than the solution of the system has it
         return np.asarray(T.reshape(X.shape) + new - _symmetric(new, T.shape).reshape(X.shape))
+
+
+def _sums(places: npt.NDArray[np.intp], values: Floats, count: int) -> Floats:
+    """Sum the values of each place, (count,)."""
+    return np.asarray(np.bincount(places, values, count), dtype=np.float64)
 
 
 def _symmetric(X: Floats, shape: tuple[int, ...]) -> Floats:
