@@ -29,8 +29,9 @@ from .solve import EPS
 from .starts import svd_factors
 from .tokens import Floats
 
-_PRODUCTS = 2000
-"""Products with J'MJ that one descent may take."""
+_PRODUCTS, _FLOPS = 2000, 2e10
+"""Products with J'MJ that one descent may take; and flops, which are fewer from d = 12 or so: the
+last digits of heads that fit noise are not worth minutes."""
 _EXACT = 1e-13
 """Relative distance to the convex optimum that counts as none."""
 _EXPLORE, _SETTLE = 1e-3, 1e-7
@@ -116,7 +117,7 @@ class FewHeads:
         return self._report(best.V, best.Q, best.error)
 
     def _descend(self, V: Floats, Q: Floats, goal: float, stall: float) -> Descent:
-        budget = Budget(_PRODUCTS * product_flops(V, Q, self.metric))
+        budget = Budget(min(_PRODUCTS * product_flops(V, Q, self.metric), _FLOPS))
         return descend(V, Q, self.C, self.metric, budget, goal=goal, stall=stall)
 
     def _no_queries(self) -> Floats:
