@@ -39,6 +39,8 @@ FLOPS = 3e9
 """What a search may spend: a few seconds, whatever the size."""
 _NOISE = 0.1
 """The part of it that is spent where the coefficients look like few heads and noise."""
+_STANDS_OUT = 0.05
+"""Relative residual that heads which stand out of noise leave at most."""
 _POLISHED = 2e-15
 """Relative residual that least squares stops at."""
 _POLISH = 0.1
@@ -149,8 +151,10 @@ class Search:
     def _expect_less_of_noise(self) -> None:
         """Cut the budget where a few heads stand out: the rest is noise, which only many have."""
         count = rank_before_gap(self.C, self.d)
-        if count is not None and count < self.least:
-            self.attempt(count)
+        if count is None or count >= self.least:
+            return
+        self.attempt(count)
+        if self.found[count].error <= _STANDS_OUT * self.size:  # or the gap is an accident
             self.noisy_count = count
             self.budget.left = min(self.budget.left, _NOISE * self.flops)
 
