@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from . import compact
+from .cholesky import factor_bytes
 from .features import Features, as_features, pair_count
 from .machine import usable_memory
 from .threads import get_num_threads
@@ -92,7 +93,7 @@ def estimate_memory(
     estimate = {
         "moments": 2 * moments,
         # A second matrix when a ridge makes the certificate need a factorisation of its own
-        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors),
+        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors + factor_bytes(p)),
         # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
         "eigh": max(2 * moments, moments + 5 * dense + 4 * vectors),
         # A batch of 2 p rows beside the triangle and their copy, or the triangle's SVD
