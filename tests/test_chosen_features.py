@@ -234,3 +234,13 @@ def test_wrong_choices_are_named():
         la.Moments(2, 0, features=[(0, 1)])
     assert "4 of 10 pairs, 2 of 4 queries: 8 features" in repr(SOME)
     assert hash(SOME) == hash(la.Features(4, SOME.pairs, SOME.queries))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_samples_of_few_pairs_are_columns_of_all_samples(rng, dtype):
+    tokens = as_tokens(rng.standard_normal((150, 5, 8)).astype(dtype))
+    few = la.Features(8, pairs=[(0, 1), (7, 7), (3, 6)], queries=[5, 1])
+    s, z = few.samples(tokens)
+    every_s, every_z = la.Features(8).samples(tokens)
+    np.testing.assert_allclose(s, every_s[:, few.pair_numbers], rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(z, every_z[:, few.queries])

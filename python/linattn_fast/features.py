@@ -207,8 +207,20 @@ class Features:
 
     def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
         """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
+        dense = isinstance(tokens.storage, np.ndarray) and tokens.offsets is None
+        if dense and positions == "last" and 3 * self.n_pairs < pair_count(self.d):
+            return self._few_samples(np.asarray(tokens.storage))
         s, z = samples_of(tokens, positions)
         return (s, z) if self.everything else (s[:, self.pair_numbers], z[:, self.queries])
+
+    def _few_samples(self, Z: Floats) -> tuple[Floats, Floats]:
+        """The same for tokens (N, n, d), without the pairs that are not chosen."""
+        j, k = self.pairs.T
+        s = np.empty((len(Z), self.n_pairs))
+        for first in range(0, len(Z), 64):
+            part = Z[first : first + 64].astype(np.float64, copy=False)
+            s[first : first + 64] = np.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
+        return s, Z[:, -1, self.queries].astype(np.float64)
 
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
         """h = s (x) z of each sample, (samples, count)."""

@@ -49,7 +49,7 @@ def refine(
     """
     steps: list[float] = []
     size = _norm(solution)
-    while size > 0 and len(steps) < _MOST_STEPS:
+    while size > 0 and len(steps) < most_steps:
         change = correction(solution)
         step = _norm(change) / size
         if not step <= (steps[-1] / 2 if steps else first_step):
