@@ -68,8 +68,8 @@ def test_moments_that_hold_data_get_the_stream_beside_it(tmp_path):
 
 
 def test_stored_arrays_go_on_where_they_were(tmp_path, monkeypatch):
-    monkeypatch.setattr("linattn_fast.moments.BATCH_BYTES", 5000)
-    monkeypatch.setattr(la.Moments, "_compact_bytes", 0)
+    monkeypatch.setattr("linattn_fast.sources.BATCH_BYTES", 5000)
+    monkeypatch.setattr("linattn_fast.sources._LARGEST_BATCH", 0)
     rng = np.random.default_rng(0)
     np.save(tmp_path / "Z.npy", rng.standard_normal((900, 5, 4)))
     Z, y = np.load(tmp_path / "Z.npy", mmap_mode="r"), rng.standard_normal(900)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import assert_moments_agree, random_targets, run_python
+from conftest import EPS, assert_moments_agree, plant, random_targets, run_python
 
 import linattn_fast as la
 from linattn_fast import sources
@@ -38,8 +38,7 @@ class Stored:
 def small_batches(monkeypatch):
     """Batches of 2,000 bytes, whatever the moments."""
     monkeypatch.setattr(sources, "BATCH_BYTES", 2000)
-    monkeypatch.setattr("linattn_fast.moments.BATCH_BYTES", 2000)
-    monkeypatch.setattr(la.Moments, "_compact_bytes", 0)
+    monkeypatch.setattr(sources, "_LARGEST_BATCH", 0)
 
 
 def on_disk(tmp_path, name, array):
@@ -144,15 +143,20 @@ def test_a_list_of_sequences_is_one_batch_and_no_stream(rng):
         assert la.Moments(3, 0).update(sequences).n_samples == len(sequences)
 
 
-def test_batches_follow_the_chunks_of_storage():
+@pytest.mark.parametrize(
+    ("sequences", "first"),
+    [
+        (100, [90, 180, 270]),
+        (10, [30, 60]),  # chunks larger than a batch are read whole
+        (7, [7, 14]),  # unless they are much larger
+    ],
+)
+def test_batches_follow_the_chunks_of_storage(monkeypatch, sequences, first):
+    monkeypatch.setattr(sources, "BATCH_BYTES", 80 * sequences)
     Z = Stored(np.zeros((1000, 5, 2)), (30, 5, 2))  # 80 bytes a sequence
-    cut = [b.end for b in sources.as_source(Z, batch_bytes=80 * 100).read()]
-    assert cut[:3] == [90, 180, 270]
+    cut = [batch.end for batch in sources.as_source(Z).read()]
+    assert cut[: len(first)] == first
     assert cut[-1] == 1000
-    cut = [b.end for b in sources.as_source(Z, batch_bytes=80 * 10).read()]
-    assert cut[:2] == [30, 60]  # chunks larger than a batch are read whole
-    cut = [b.end for b in sources.as_source(Z, batch_bytes=80 * 7).read()]
-    assert cut[:2] == [7, 14]  # unless they are much larger
 
 
 @pytest.mark.parametrize("kind", ["zarr", "h5py"])
@@ -371,3 +375,111 @@ def test_memory_maps_of_every_mode_are_read_and_left_alone(tmp_path, rng, small_
         size = np.abs(expected.sums.cross).max()
         np.testing.assert_allclose(found.sums.cross, expected.sums.cross, atol=1e-12 * size)
     np.testing.assert_array_equal(np.load(tmp_path / "Z.npy"), Z)
+
+
+# ------------------------------------------------------------------------------------------ fitting
+
+
+def planted(rng, positions, n=600, d=3, condition=1.0):
+    """Mixed tokens of a condition number, and the targets of a planted layer."""
+    Z = rng.standard_normal((n, 6, d)) * np.geomspace(1, 1 / condition, d)
+    Z = Z @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    truth = plant(rng, d, 2, 2)
+    return Z, truth(Z, positions), truth
+
+
+@pytest.mark.parametrize("form", ["memmap", "list", "generator"])
+def test_a_fit_from_a_stream_is_the_fit_from_memory(tmp_path, rng, positions, form, small_batches):
+    Z, y, truth = planted(rng, positions)
+    y = y + 0.1 * rng.standard_normal(y.shape)
+    w = rng.random(len(Z))
+    expected = la.fit(Z, y, positions=positions, sample_weight=w)
+    if form == "memmap":
+        fit = la.fit(on_disk(tmp_path, "Z", Z), y, positions=positions, sample_weight=w)
+    else:
+        parts = [slice(i, i + 70) for i in range(0, 600, 70)]
+        stream = [(Z[part], y[part], w[part]) for part in parts]
+        fit = la.fit(stream if form == "list" else iter(stream), positions=positions)
+    assert_same_fit(fit, expected)
+    assert fit.certificate.verdict == expected.certificate.verdict == "identifiable"
+    assert fit.info.n_samples == expected.info.n_samples
+    assert bool(fit.info.refinements) == (form != "generator")
+    assert ("read once" in fit.info.reason) == (form == "generator")
+    assert ("no data at hand" in str(fit.info)) == (form == "generator")
+
+
+def assert_same_fit(fit, expected):
+    """Coefficients to the rounding that their condition allows, errors to that of the targets."""
+    size = np.linalg.norm(expected.coefficients)
+    distance = np.linalg.norm(fit.coefficients - expected.coefficients)
+    assert distance <= 100 * EPS * fit.info.condition * size
+    assert fit.info.mean_squared_error == pytest.approx(
+        expected.info.mean_squared_error, rel=1e-9, abs=1e-24
+    )
+    assert fit.info.mean_squared_target == pytest.approx(expected.info.mean_squared_target)
+
+
+def test_a_second_reading_recovers_what_the_gram_lost(tmp_path, rng, small_batches):
+    """Tokens of condition 30, features of 30^3 and a Gram of 30^6, which keeps half the digits."""
+    Z, y, truth = planted(rng, "last", condition=30.0)
+    wanted = truth.coefficients()
+    refined = la.fit(on_disk(tmp_path, "Z", Z), y, heads=None)
+    once = la.fit(((Z[i : i + 50], y[i : i + 50]) for i in range(0, 600, 50)), heads=None)
+    errors = [np.linalg.norm(fit.coefficients - wanted) for fit in (refined, once)]
+    assert errors[0] < errors[1] / 100
+    assert refined.info.solver == once.info.solver == "cholesky"
+
+
+@pytest.mark.parametrize("form", ["memmap", "list"])
+def test_singular_streams_are_solved_on_the_data(tmp_path, rng, form, small_batches):
+    Z = rng.standard_normal((400, 5, 3))
+    Z[:, :, 2] = Z[:, :, 0]
+    y = plant(rng, 3, 1, 2)(Z)
+    expected = la.fit(Z, y)
+    data = (on_disk(tmp_path, "Z", Z), y)
+    if form == "list":
+        data = ([(Z[i : i + 7], y[i : i + 7]) for i in range(0, 400, 7)],)
+    fit = la.fit(*data)
+    assert fit.info.solver == expected.info.solver == "qr"
+    assert fit.certificate.rank == expected.certificate.rank == 6
+    assert fit.certificate.verdict == "not identifiable"
+    np.testing.assert_allclose(fit.coefficients, expected.coefficients, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["memmap", "list", "generator"])
+def test_streams_of_fewer_samples_than_features(tmp_path, rng, form, small_batches):
+    Z, y = rng.standard_normal((100, 5, 6)), rng.standard_normal((100, 2))
+    expected = la.fit(Z, y, heads=None)
+    stream = [(Z[:60], y[:60]), (list(Z[60:]), y[60:])]
+    data = {
+        "memmap": (on_disk(tmp_path, "Z", Z), y),
+        "list": (stream,),
+        "generator": (iter(stream),),
+    }[form]
+    fit = la.fit(*data, heads=None)
+    assert fit.info.solver == ("eigh" if form == "generator" else "dual")
+    np.testing.assert_allclose(fit.coefficients, expected.coefficients, atol=1e-8)
+    assert fit.certificate.rank == 100
+
+
+def test_small_stored_arrays_give_the_bits_of_arrays(tmp_path, rng, positions):
+    Z, y, _ = planted(rng, positions)
+    expected = la.fit(Z, y, positions=positions)
+    fit = la.fit(on_disk(tmp_path, "Z", Z), on_disk(tmp_path, "y", y), positions=positions)
+    np.testing.assert_array_equal(fit.coefficients, expected.coefficients)
+
+
+def test_bad_streams_of_a_fit_are_named(rng, small_batches):
+    Z, y = rng.standard_normal((50, 4, 2)), rng.standard_normal(50)
+    for stream, named, message in [
+        (iter([]), {}, "^Z: the stream is empty"),
+        ([(Z, y), (Z[:, :, :1], y)], {}, "^Z: tokens must have d = 2 .*in batch 1$"),
+        ([(Z, y), (Z, np.ones((50, 2)))], {}, "^y: d_out = 1 targets.*in batch 1$"),
+        ([(Z, y, 0 * y)] * 2, {}, "^sample_weight: at least one weight must be positive"),
+        (iter([(Z, y)]), {"solver": "qr"}, "^solver: 'qr' reads the data again"),
+        (iter([(Z, y)]), {"sample_weight": y}, "^sample_weight: Z is an iterable of batches"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            la.fit(stream, **named)
+    with pytest.raises(TypeError, match="^y: "):
+        la.fit(iter([Z]))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,17 +24,19 @@ from .certifying import (
     counted_on_data,
 )
 from .dual import Kernel, solve_dual
-from .features import Features, as_features
+from .features import Features
 from .few_heads import heads_of_fit, normal_matrix
 from .memory import as_memory_limit, estimate_memory
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
-from .refine import Solution, refine
+from .refine import Solution
+from .residuals import refine_on_data
 from .result import Fit, FitInfo
 from .solve import Choice, Solver, factorise, try_cholesky
-from .tokens import Floats, Positions, as_positions, as_targets, as_tokens, as_weights
+from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
+from .tokens import Floats, Positions, as_positions
 
 
 def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
@@ -44,9 +46,7 @@ def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
 
-def _solve_with_data(
-    moments: Moments, problem: Problem, settings: Settings
-) -> tuple[Floats, Choice]:
+def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tuple[Floats, Choice]:
     """The same, but what the Gram cannot resolve is taken from the features themselves."""
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
@@ -61,42 +61,21 @@ def _solve_with_data(
         reason = f"{factor}, so the features were reduced by orthogonal transformations"
     elif settings.solver != "qr":
         return _solve_primal(moments, settings)
-    diagonal = moments.gram_diagonal() / moments.required_weight() + alpha
-    y = problem.targets.rows().astype(np.float64)
-    coefficients, spectral = solve_on_data(
-        problem.tokens, y, problem.weights, problem.positions, alpha, diagonal, moments.features
-    )
+    weight = moments.required_weight()
+    with problem.parts() as parts:
+        coefficients, spectral = solve_on_data(
+            ((part.tokens, part.targets.rows(), part.weights) for part in parts),
+            moments.n_samples,
+            weight,
+            problem.positions,
+            alpha,
+            moments.gram_diagonal() / weight + alpha,
+            moments.features,
+            moments.d_out,
+        )
     if spectral.rank < moments.dimension:
         reason += f"; rank {spectral.rank} of {moments.dimension}, least norm"
     return coefficients, Choice(spectral, reason, time.perf_counter() - start)
-
-
-def _refine_on_data(
-    coefficients: Floats, choice: Choice, alpha: float, moments: Moments, problem: Problem
-) -> Solution:
-    """Correct C by (Lambda + alpha I)^-1 times the gradient recomputed on the data."""
-    engine = get_backend(problem.backend)
-    tokens, positions, weights = problem.tokens, problem.positions, problem.weights
-    total = moments.required_weight()
-    y = problem.targets.rows()  # (samples, d_out)
-
-    def residual(C: Floats) -> Floats:
-        full = np.ascontiguousarray(moments.features.expand(C))
-        return np.asarray(y - engine.coefficients(full, tokens, positions))
-
-    def correction(C: Floats) -> Floats:
-        left = problem.targets.with_rows(residual(C))
-        cross = engine.moments(
-            tokens, left, weights, positions, features=moments.features, with_gram=False
-        ).cross
-        mean = cross.transpose(2, 1, 0).reshape(-1, len(C)) / total  # (a, l, u) -> (u, l, a)
-        return choice.factorisation.solve(mean - alpha * C.T).T
-
-    refined, steps = refine(coefficients, correction)
-    errors = (residual(refined) ** 2).sum(axis=1)
-    if weights is not None:
-        errors *= weights if positions == "last" else np.repeat(weights, tokens.lengths)
-    return Solution(refined, steps, float(errors.sum()) / total)
 
 
 def _result(
@@ -199,7 +178,7 @@ def _certificate(
     choice: Choice,
     settings: Settings,
     stages: Stages,
-    problem: Problem | None = None,
+    problem: Data | None = None,
 ) -> Certificate | None:
     """Certificate from the factorisation at hand, when it is one of Lambda itself."""
     if not settings.certify:
@@ -210,13 +189,13 @@ def _certificate(
         if problem is None:
             return certificate_from(moments)
         limit = as_memory_limit(settings.memory_limit)
-        factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+        factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
         return certificate_from(moments, factor)
 
 
 def fit(
     Z: object,
-    y: object,
+    y: object = None,
     *,
     offsets: object = None,
     positions: Positions = "last",
@@ -229,7 +208,7 @@ def fit(
     precision: Precision = "float64",
     certify: bool = True,
     memory_limit: int | None = None,
-    progress: bool | Callable[[int, int], object] = False,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
     """Learn the linear attention layer that fits best, to the global optimum.
 
@@ -240,10 +219,12 @@ def fit(
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. float32, float64 or
-        integers.
+        integers. Or data larger than memory, as for :meth:`Moments.update`: a numpy memory map or
+        another stored array, or an iterable of batches ``(Z, y)``. What can be read again is, to
+        refine the solution; from an iterator, the fit is one from moments alone.
     y
         Targets: (N, d_out) for "last"; one row a token, in the form of Z, for "all" and "causal".
-        The last axis may be left out for d_out = 1.
+        The last axis may be left out for d_out = 1. None for an iterable of batches.
     positions
         Which tokens are queries with a target: "last", the last of each sequence; "all", every
         token, each attending to the whole sequence; "causal", every token, each attending to the
@@ -297,28 +278,33 @@ def fit(
     precision = as_precision(precision)
     settings = Settings(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    tokens = as_tokens(Z, offsets)
-    chosen = as_features(features, tokens.d)
-    targets = as_targets(y, tokens, positions)
-    weights = as_weights(sample_weight, len(tokens))
-    if weights is not None and not weights.any():
-        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-    problem = Problem(
-        tokens, targets, weights, positions, get_backend(backend).name, precision, chosen
-    )
-    if solver == "auto" and problem.n_samples < chosen.count:
+    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+    chosen, n_samples = problem.features, problem.n_samples
+    once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
+    if once and solver in ("dual", "qr"):
+        raise ValueError(
+            f"solver: {solver!r} reads the data again, and an iterator can be read only once; "
+            "give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
+        )
+    if solver == "auto" and n_samples is not None and n_samples < chosen.count:
         settings = replace(settings, solver="dual")
-    settings.require_possible(chosen, targets.d, positions, problem.n_samples)
+    settings.require_possible(chosen, problem.d_out, positions, n_samples)
     if settings.solver == "dual":
-        return _fit_dual(problem, settings, asked=solver == "dual", progress=progress)
+        return _fit_dual(problem.loaded(), settings, asked=solver == "dual", progress=progress)
 
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
+    if once:
+        return _fit_once(moments, settings, stages)
+    if solver == "auto" and moments.n_samples < chosen.count:  # known only now
+        settings = replace(settings, solver="dual")
+        settings.require_possible(chosen, problem.d_out, positions, moments.n_samples)
+        return _fit_dual(problem.loaded(), settings, asked=False, progress=False)
     with stages.timed("solve"):
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
-        solution = _refine_on_data(coefficients, choice, float(alpha), moments, problem)
+        solution = refine_on_data(coefficients, choice, float(alpha), moments, problem)
     return _result(
         solution,
         choice.reason,
@@ -329,11 +315,19 @@ def fit(
         stages,
         features=chosen,
         positions=positions,
-        n_samples=problem.n_samples,
+        n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
         backend=problem.backend,
         moments=moments,
     )
+
+
+def _fit_once(moments: Moments, settings: Settings, stages: Stages) -> Fit:
+    """Fit from the moments of a stream that is gone."""
+    fit = fit_moments(moments, **vars(settings))
+    reason = f"{fit.info.reason}; a stream that is read once, so nothing is refined on the data"
+    seconds = {**stages, **fit.info.seconds}
+    return replace(fit, info=replace(fit.info, reason=reason, seconds=seconds))
 
 
 def _fit_dual(
@@ -341,7 +335,7 @@ def _fit_dual(
     settings: Settings,
     *,
     asked: bool,
-    progress: bool | Callable[[int, int], object],
+    progress: bool | Callable[[int, Any], object],
 ) -> Fit:
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
     n, p = problem.n_samples, problem.features.count
@@ -365,7 +359,7 @@ def _fit_dual(
                 )
             else:
                 limit = as_memory_limit(settings.memory_limit)
-                factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+                factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
                 certificate = certificate_from(moments, factor)
     weights = kernel.root**2
     return _result(

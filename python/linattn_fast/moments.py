@@ -24,7 +24,7 @@ from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments_file import read_moments, write_moments
 from .progress import Bar
-from .sources import BATCH_BYTES, as_source
+from .sources import as_source
 from .streaming import accumulate
 from .tokens import (
     Floats,
@@ -175,7 +175,7 @@ class Moments:
             offsets=offsets,
             sample_weight=sample_weight,
             positions=self.positions,
-            batch_bytes=max(BATCH_BYTES, self._compact_bytes),
+            moments_bytes=self._compact_bytes,
         )
         if source is not None:
             saved = None

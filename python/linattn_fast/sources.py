@@ -23,8 +23,8 @@ from .memory_map import copy_of
 from .tokens import Array, Floats, Positions, Tokens, as_offsets, as_weights, require_form
 
 BATCH_BYTES = 32 << 20
-"""Tokens read at a time, unless the moments are larger: adding a batch to them then costs no more
-than reading it."""
+"""Tokens read at a time."""
+_LARGEST_BATCH = 128 << 20
 _LARGEST_CHUNK = 4
 """Stored chunks of up to so many batches are read whole; larger ones a part at a time, each part
 decompressing its chunk again."""
@@ -64,6 +64,15 @@ class Source(Protocol):
     def read(self, start: int = 0) -> Iterator[Batch]:
         """Batches from ``start`` on, or all of them where they cannot be skipped."""
         ...
+
+
+def batch_bytes_for(moments_bytes: int) -> int:
+    """Bytes to read at a time for moments of some size.
+
+    As many as the moments have, within limits: adding a batch to them then costs no more than
+    reading it.
+    """
+    return min(max(BATCH_BYTES, moments_bytes), max(BATCH_BYTES, _LARGEST_BATCH))
 
 
 def is_stored(value: object) -> bool:
@@ -243,11 +252,12 @@ def as_source(
     offsets: object = None,
     sample_weight: object = None,
     positions: Positions = "last",
-    batch_bytes: int = BATCH_BYTES,
+    moments_bytes: int = 0,
 ) -> Source | None:
     """Return data that is not in memory as a source of batches; None for anything else."""
     if is_stored(Z):
-        return _as_stored(Z, y, offsets, sample_weight, positions, batch_bytes)
+        size = batch_bytes_for(moments_bytes)
+        return _as_stored(Z, y, offsets, sample_weight, positions, size)
     if isinstance(Z, Iterator) or (y is None and is_batches(Z)):
         given = {"y": y, "offsets": offsets, "sample_weight": sample_weight}
         for name, value in given.items():
