@@ -390,7 +390,7 @@ def planted(rng, positions, n=600, d=3, condition=1.0):
 
 @pytest.mark.parametrize("form", ["memmap", "list", "generator"])
 def test_a_fit_from_a_stream_is_the_fit_from_memory(tmp_path, rng, positions, form, small_batches):
-    Z, y, truth = planted(rng, positions)
+    Z, y, _ = planted(rng, positions)
     y = y + 0.1 * rng.standard_normal(y.shape)
     w = rng.random(len(Z))
     expected = la.fit(Z, y, positions=positions, sample_weight=w)
