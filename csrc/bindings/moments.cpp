@@ -63,6 +63,7 @@ py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& of
   if (pairs) {
     selection.pairs = ascending_numbers("pairs", *pairs, q);
     selection.queries = ascending_numbers("queries", *queries, d);
+    selection.form_few(d, where);
   }
   const Data data{*tokens, targets ? &**targets : nullptr, weights ? weights->data() : nullptr, where,
                   pairs ? &selection : nullptr};

@@ -36,12 +36,15 @@ struct ProductKernels {
                    double* const* c);
 };
 
-// Sequences side by side, with a target for every token or none (d_out = 0).
+// Sequences side by side, with a target for every token or none (d_out = 0). With chosen pairs, s has a row for each of
+// them, and one more that is zero, or NaN where a token is not finite.
 struct SequenceColumns {
   const Sequence* tokens;
   const Sequence* targets;
   Scalar token_scalar, target_scalar;
   std::int64_t count, d, d_out;
+  const RowPair* pairs = nullptr;  // null: all
+  std::int64_t pairs_chosen = 0;
 };
 
 struct Kernels {
@@ -70,9 +73,16 @@ struct Kernels {
   void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
                          double* s);
 
+  // The same for chosen pairs: s[i] = sums of z[pairs[i].x] * z[pairs[i].y].
+  void (*chosen_prefixes)(const double* z, std::int64_t stride, const RowPair* pairs, std::int64_t count,
+                          std::int64_t first, std::int64_t last, double* s);
+
   ProductKernels<double> float64;
   ProductKernels<float> float32;
 
+  // out (rows x samples) = matrix (rows x pairs) times s (pairs x samples), which is packed in panels of tile_columns.
+  void (*apply_packed)(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
+                       std::int64_t samples, double* out);
   // out = matrix (rows x columns) times in, for each of `width` samples.
   void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
                 double* out);

@@ -156,7 +156,7 @@ struct Work {
   MomentProduct product;
   std::atomic<bool>& underflow;
 
-  std::int64_t pairs() const { return pair_count(data.d()); }
+  std::int64_t pairs() const { return data.formed_pairs(); }
 };
 
 void add_energy(const SampleBlock& block, double* energy) {

@@ -26,7 +26,37 @@ void copy_rows(const double* rows, const std::vector<std::int64_t>& chosen, std:
   }
 }
 
+// The pairs that are formed, as coordinates; empty where S is formed as a whole.
+std::vector<RowPair> formed_coordinates(const Data& data) {
+  std::vector<RowPair> coordinates;
+  if (!data.forms_few()) return coordinates;
+  for (const std::int64_t number : data.selection->formed) {
+    const Pair pair = pair_at(number, data.d());
+    coordinates.push_back({static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)});
+  }
+  return coordinates;
+}
+
+// The row of s that holds a pair.
+std::int64_t row_of(const Data& data, std::int64_t pair) {
+  if (!data.forms_few()) return pair;
+  const std::vector<std::int64_t>& formed = data.selection->formed;
+  return std::lower_bound(formed.begin(), formed.end(), pair) - formed.begin();
+}
+
 }  // namespace
+
+void Selection::form_few(std::int64_t d, Positions positions) {
+  formed = pairs;
+  if (positions == Positions::all) {
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      for (std::size_t k = i; k < queries.size(); ++k) formed.push_back(pair_index(queries[i], queries[k], d));
+    }
+    std::sort(formed.begin(), formed.end());
+    formed.erase(std::unique(formed.begin(), formed.end()), formed.end());
+  }
+  if (3 * static_cast<std::int64_t>(formed.size()) > pair_count(d)) formed.clear();
+}
 
 NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_stride) {}
 
@@ -48,26 +78,26 @@ void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t sa
 
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
-SampleBlock::SampleBlock(const Data& data, Precision precision)
+SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
     : selected(data.selection != nullptr),
-      s(pair_count(data.d()) * block_stride),
+      s((data.formed_pairs() + (data.forms_few() ? 1 : 0)) * block_stride),
       weights(block_stride),
       y(data.d_out() * block_stride),
-      pair_columns(data.pairs() * block_samples(precision)),
       energy(static_cast<std::size_t>(data.d_out())) {
-  const std::int64_t d = data.d(), d_out = data.d_out(), every_pair = pair_count(d);
+  const std::int64_t d = data.d(), d_out = data.d_out();
   const std::int64_t pairs = data.pairs(), columns = data.triples() ? pairs : pair_count(data.queries());
   const bool all = data.positions == Positions::all, mixed = precision == Precision::mixed;
   targets = Buffer((all ? d_out * d : d_out) * block_stride);
-  if (all) {
-    weighted_s = Buffer(every_pair * block_stride);
-  } else {
+  if (!all) {
     z = Buffer(d * block_stride);
     weighted_z = Buffer(d * block_stride);
   }
-  if (selected) {
-    chosen_s = Buffer(pairs * block_stride);
-    if (all) {
+  if (selected) chosen_s = Buffer(pairs * block_stride);
+  if (!products) return;
+  pair_columns = Buffer(pairs * block_samples(precision));
+  if (all) {
+    weighted_s = Buffer(data.formed_pairs() * block_stride);
+    if (selected) {
       chosen_weighted_s = Buffer(pairs * block_stride);
       chosen_queries = Buffer(columns * block_stride);
       chosen_targets = Buffer(d_out * data.queries() * block_stride);
@@ -90,7 +120,9 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
     : kernels_(kernels),
       data_(data),
       precision_(precision),
-      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr) {
+      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr,
+             formed_coordinates(data)),
+      formed_(formed_coordinates(data)) {
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
     return data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
@@ -99,7 +131,10 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
   for (Pair pair{0, 0}; pair.j < queries; pair = next_pair(pair, queries)) {
     const std::int64_t l = chosen(pair.j), m = chosen(pair.k);
     query_pairs_.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(m)});
-    column_rows_.push_back(pair_index(l, m, data.d()));
+    if (data.positions == Positions::all) column_rows_.push_back(row_of(data, pair_index(l, m, data.d())));
+  }
+  if (data.selection != nullptr) {
+    for (const std::int64_t pair : data.selection->pairs) pair_rows_.push_back(row_of(data, pair));
   }
 }
 
@@ -181,10 +216,15 @@ void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64
   }
   std::int64_t start = 0;
   for (const std::int64_t end : block.sequence_ends) {
-    kernels_.prefix_moments(block.z.data(), data_.d(), block_stride, start, end, block.s.data());
+    if (data_.forms_few()) {
+      kernels_.chosen_prefixes(block.z.data(), block_stride, formed_.data(), data_.formed_pairs(), start, end,
+                               block.s.data());
+    } else {
+      kernels_.prefix_moments(block.z.data(), data_.d(), block_stride, start, end, block.s.data());
+    }
     start = end;
   }
-  for (std::int64_t pair = 0; pair < pair_count(data_.d()); ++pair) {
+  for (std::int64_t pair = 0; pair < data_.formed_pairs(); ++pair) {
     std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples,
               0.0);
   }
@@ -206,32 +246,39 @@ void BlockFiller::weigh(SampleBlock& block) {
   }
 }
 
-void BlockFiller::finish(SampleBlock& block, const double* carry) {
-  const std::int64_t pairs = pair_count(data_.d());
+void BlockFiller::complete(SampleBlock& block, const double* carry) {
+  const std::int64_t pairs = data_.formed_pairs();
   if (data_.positions == Positions::causal) {
     for (std::int64_t pair = 0; carry != nullptr && pair < pairs; ++pair) {
       double* row = block.s.data() + pair * block_stride;
       for (std::int64_t i = 0; i < block.first_end; ++i) row[i] += carry[pair];
     }
-    for (const std::int64_t end : block.sequence_ends) {
-      require_finite_diagonal(block.s.data(), block_stride, data_.d(), end - 1);
+    if (data_.forms_few()) {
+      require_finite_rows(block.s.data(), block_stride, pairs, block.samples);
+      require_finite_rows(block.z.data(), block_stride, data_.d(), block.samples);
+    } else {
+      for (const std::int64_t end : block.sequence_ends) {
+        require_finite_diagonal(block.s.data(), block_stride, data_.d(), end - 1);
+      }
     }
   }
+  if (block.selected) copy_rows(block.s.data(), pair_rows_, block.samples, block.chosen_s.data());
+}
+
+void BlockFiller::finish(SampleBlock& block, const double* carry) {
+  complete(block, carry);
   if (data_.positions == Positions::all) {
-    scale_rows(block.s.data(), pairs, block.weights.data(), block.samples, block.weighted_s.data());
+    scale_rows(block.s.data(), data_.formed_pairs(), block.weights.data(), block.samples, block.weighted_s.data());
+    if (block.selected) choose_weighted(block);
   }
-  if (block.selected) choose(block);
   pack(block);
 }
 
-void BlockFiller::choose(SampleBlock& block) {
-  const Selection& selection = *data_.selection;
-  copy_rows(block.s.data(), selection.pairs, block.samples, block.chosen_s.data());
-  if (data_.positions != Positions::all) return;
-  copy_rows(block.weighted_s.data(), selection.pairs, block.samples, block.chosen_weighted_s.data());
+void BlockFiller::choose_weighted(SampleBlock& block) {
+  copy_rows(block.weighted_s.data(), pair_rows_, block.samples, block.chosen_weighted_s.data());
   copy_rows(block.weighted_s.data(), column_rows_, block.samples, block.chosen_queries.data());
   for (std::int64_t a = 0; a < data_.d_out(); ++a) {
-    copy_rows(block.targets.data() + a * data_.d() * block_stride, selection.queries, block.samples,
+    copy_rows(block.targets.data() + a * data_.d() * block_stride, data_.selection->queries, block.samples,
               block.chosen_targets.data() + a * data_.queries() * block_stride);
   }
 }
@@ -285,11 +332,11 @@ bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
   Sequence prefix = data_.tokens[i];
   prefix.length = before;
   const TokenBatch batch = TokenBatch::list({prefix}, data_.tokens.scalar(), data_.d());
-  SequenceGroup group(kernels_, batch);
+  SequenceGroup group(kernels_, batch, nullptr, formed_);
   group.select(0, 1);
-  const Buffer s(pair_count(data_.d()) * sample_quantum);
+  const Buffer s((data_.formed_pairs() + 1) * sample_quantum);
   group.second_moments(s.data(), sample_quantum);
-  for (std::int64_t pair = 0; pair < pair_count(data_.d()); ++pair) carry[pair] = s.data()[pair * sample_quantum];
+  for (std::int64_t pair = 0; pair < data_.formed_pairs(); ++pair) carry[pair] = s.data()[pair * sample_quantum];
   return true;
 }
 

@@ -27,6 +27,11 @@ constexpr std::int64_t block_samples(Precision precision) {
 // Features that take part: numbers of pairs and of query coordinates, both ascending.
 struct Selection {
   std::vector<std::int64_t> pairs, queries;
+  // Pairs of S that are formed, ascending: those above, and for all positions those of two queries. Empty: S as a whole.
+  std::vector<std::int64_t> formed;
+
+  // Where few are needed, forms only those: the tiles that form S as a whole are up to three times as fast a pair.
+  void form_few(std::int64_t d, Positions positions);
 };
 
 // What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence) and a selection
@@ -46,6 +51,11 @@ struct Data {
   std::int64_t queries() const {
     return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
   }
+  bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
+  // Rows of s.
+  std::int64_t formed_pairs() const {
+    return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : pair_count(d());
+  }
   // The Gram is the third moment of s, symmetric in all three.
   bool triples() const { return positions == Positions::all && selection == nullptr; }
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
@@ -63,7 +73,8 @@ struct NarrowRows {
 };
 
 struct SampleBlock {
-  SampleBlock(const Data& data, Precision precision);
+  // Without `products`, only what complete() leaves: the rows of the samples themselves.
+  SampleBlock(const Data& data, Precision precision, bool products = true);
 
   // Left rows of the Gram's products, and of the cross moment (all).
   const double* left() const { return (selected ? chosen_s : s).data(); }
@@ -72,7 +83,7 @@ struct SampleBlock {
 
   bool selected;
   std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
-  Buffer s;                  // q rows of block_stride
+  Buffer s;                  // formed_pairs() rows of block_stride, and one more (forms_few)
   Buffer weights;            // one row: w, zero in columns without a sample
   Buffer z, weighted_z;      // d rows (last, causal)
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
@@ -105,10 +116,17 @@ class BlockFiller {
   // Everything but S of a sequence that began in an earlier block, and what depends on it.
   void fill(SampleBlock& block, std::int64_t b);
 
-  // carry (q): S of that sequence at the end of the block before; null where there is none. Packs. Throws NonFinite.
+  // carry (formed_pairs()): S of that sequence at the end of the block before; null where there is none. The samples are
+  // whole then, left() included. Throws NonFinite.
+  void complete(SampleBlock& block, const double* carry);
+
+  // The same, and packs the factors of the Gram and of the cross moment.
   void finish(SampleBlock& block, const double* carry);
 
-  // carry (q) for block b, computed from the tokens before it; false when block b starts with a sequence.
+  // Rows of s that hold the pairs (l, m), l <= m, of chosen queries.
+  const std::vector<std::int64_t>& query_rows() const { return column_rows_; }
+
+  // carry for block b, computed from the tokens before it; false when block b starts with a sequence.
   bool carry_into(std::int64_t b, double* carry) const;
 
  private:
@@ -116,7 +134,7 @@ class BlockFiller {
   void fill_all(SampleBlock& block, std::int64_t first, std::int64_t count);
   void fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count);
   void weigh(SampleBlock& block);
-  void choose(SampleBlock& block);
+  void choose_weighted(SampleBlock& block);
   void pack(SampleBlock& block);
   void pack_narrow(SampleBlock& block);
 
@@ -124,8 +142,10 @@ class BlockFiller {
   const Data& data_;
   Precision precision_;
   SequenceGroup group_;
+  std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
   std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
-  std::vector<std::int64_t> column_rows_;  // of s: the same pairs (all, selected)
+  std::vector<std::int64_t> pair_rows_;    // of s: the chosen pairs
+  std::vector<std::int64_t> column_rows_;  // of s: the pairs of query_pairs_ (all)
   std::vector<Sequence> token_rows_, target_rows_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "../kernels/block_sizes.hpp"
 #include "index.hpp"
@@ -24,6 +25,14 @@ void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequen
   gather(kernels, scalar, rows, 0, 1, d, out, stride);
 }
 
+void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns) {
+  for (std::int64_t row = 0; row < count; ++row) {
+    double zero = 0.0;
+    for (std::int64_t i = 0; i < columns; ++i) zero += 0.0 * rows[row * stride + i];
+    if (!std::isfinite(zero)) throw NonFinite("tokens are not finite");
+  }
+}
+
 void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t column) {
   for (std::int64_t j = 0; j < d; ++j) {
     // A sum of squares: once it is infinite or NaN it stays so.
@@ -31,10 +40,12 @@ void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t 
   }
 }
 
-SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets)
+SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
+                             std::vector<RowPair> chosen_pairs)
     : kernels_(kernels),
       tokens_(tokens),
       targets_(targets),
+      chosen_pairs_(std::move(chosen_pairs)),
       tokens_at_once_(chunk_tokens(tokens.width(), 0)),
       scratch_(sequence_scratch(tokens.width(), targets != nullptr ? targets->width() : 0)) {}
 
@@ -57,21 +68,32 @@ SequenceGroup::Tokens SequenceGroup::tokens_from(std::int64_t t) {
   return {rows_.data(), t, last};
 }
 
+SequenceColumns SequenceGroup::columns(const TokenBatch* targets) const {
+  const bool with_targets = targets != nullptr;
+  return {sequences_.data(),
+          with_targets ? target_sequences_.data() : nullptr,
+          tokens_.scalar(),
+          with_targets ? targets->scalar() : tokens_.scalar(),
+          count(),
+          tokens_.width(),
+          with_targets ? targets->width() : 0,
+          chosen_pairs_.empty() ? nullptr : chosen_pairs_.data(),
+          static_cast<std::int64_t>(chosen_pairs_.size())};
+}
+
 void SequenceGroup::second_moments(double* s, std::int64_t stride) {
-  const SequenceColumns columns{sequences_.data(), nullptr,         tokens_.scalar(), tokens_.scalar(),
-                                count(),           tokens_.width(), 0};
-  kernels_.sequence_moments(columns, width(), scratch_.data(), s, nullptr, nullptr, stride);
+  kernels_.sequence_moments(columns(nullptr), width(), scratch_.data(), s, nullptr, nullptr, stride);
   require_finite(s, stride);
 }
 
 void SequenceGroup::moments_with_targets(double* s, double* maps, double* energy, std::int64_t stride) {
-  const SequenceColumns columns{sequences_.data(), target_sequences_.data(), tokens_.scalar(), targets_->scalar(),
-                                count(),           tokens_.width(),          targets_->width()};
-  kernels_.sequence_moments(columns, width(), scratch_.data(), s, maps, energy, stride);
+  kernels_.sequence_moments(columns(targets_), width(), scratch_.data(), s, maps, energy, stride);
   require_finite(s, stride);
 }
 
 void SequenceGroup::require_finite(const double* s, std::int64_t stride) const {
+  const auto chosen = static_cast<std::int64_t>(chosen_pairs_.size());
+  if (chosen > 0) return require_finite_rows(s, stride, chosen + 1, count());
   for (std::int64_t i = 0; i < count(); ++i) require_finite_diagonal(s, stride, tokens_.width(), i);
 }
 

@@ -21,6 +21,9 @@ inline std::int64_t padded(std::int64_t count) {
   return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
 }
 
+// Throws NonFinite unless `count` rows are finite in their first `columns` columns.
+void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns);
+
 // Throws NonFinite unless column `column` of the diagonal of S, and with it every token, is finite.
 void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t column);
 
@@ -31,8 +34,9 @@ void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequen
 // Some sequences of a batch. Holds scratch memory: one per thread.
 class SequenceGroup {
  public:
-  // Targets, if any, have a row for every token.
-  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets = nullptr);
+  // Targets, if any, have a row for every token. With chosen pairs, s below has a row for each and one more.
+  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets = nullptr,
+                std::vector<RowPair> chosen_pairs = {});
 
   // Takes sequences first .. first + count.
   void select(std::int64_t first, std::int64_t count);
@@ -62,11 +66,13 @@ class SequenceGroup {
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
 
  private:
+  SequenceColumns columns(const TokenBatch* targets) const;
   void require_finite(const double* s, std::int64_t stride) const;
 
   const Kernels& kernels_;
   const TokenBatch& tokens_;
   const TokenBatch* targets_;
+  std::vector<RowPair> chosen_pairs_;
   std::int64_t tokens_at_once_, first_ = 0, longest_ = 0;
   std::vector<Sequence> sequences_, target_sequences_, last_rows_;
   Buffer scratch_, rows_;

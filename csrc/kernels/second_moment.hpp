@@ -86,7 +86,8 @@ inline void copy_out(const double* sums, std::int64_t rows, double* out, std::in
 // One vector of sequences at a time, a chunk of tokens at a time: tokens and sums stay in the L1 cache.
 inline void sequence_moments(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
                              double* energy, std::int64_t stride) {
-  const std::int64_t d = in.d, d_out = in.d_out, chunk = chunk_tokens(d, d_out), pairs = pair_count(d);
+  const std::int64_t d = in.d, d_out = in.d_out, chunk = chunk_tokens(d, d_out);
+  const std::int64_t pairs = in.pairs != nullptr ? in.pairs_chosen + 1 : pair_count(d);
   double* const z = scratch;
   double* const y = z + chunk * d * lanes;
   double* const s_sums = y + chunk * d_out * lanes;
@@ -103,7 +104,11 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
       const std::int64_t last = least(t + chunk, longest);
       const Sequence* ahead = lane + 2 * lanes <= in.count ? in.tokens + lane + lanes : nullptr;
       gather_chunk(in.tokens + lane, ahead, in.token_scalar, count, t, last, d, z);
-      second_moment(z, last - t, d, lanes, s_sums, lanes);
+      if (in.pairs != nullptr) {
+        chosen_moments(z, last - t, d, in.pairs, in.pairs_chosen, s_sums);
+      } else {
+        second_moment(z, last - t, d, lanes, s_sums, lanes);
+      }
       if (d_out == 0) continue;
       gather_chunk(in.targets + lane, nullptr, in.target_scalar, count, t, last, d_out, y);
       moment<false>(y, z, last - t, d_out, d, lanes, map_sums, lanes);

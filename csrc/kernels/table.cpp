@@ -19,8 +19,10 @@ namespace {
 
 #include "gather.hpp"
 #include "layer.hpp"
+#include "maps.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+#include "chosen_pairs.hpp"
 #include "second_moment.hpp"
 
 }  // namespace
@@ -35,8 +37,10 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        sequence_moments,
                        second_moment,
                        prefix_moments,
+                       chosen_prefixes,
                        {pack_products<double>, pack_rows<double>, multiply<double>},
                        {pack_products<float>, pack_rows<float>, multiply<float>},
+                       apply_packed,
                        apply,
                        apply_symmetric,
                        contract,

@@ -34,20 +34,25 @@ def _norm(x: Floats) -> float:
 
 
 def refine(
-    solution: Floats, correction: Callable[[Floats], Floats]
+    solution: Floats,
+    correction: Callable[[Floats], Floats],
+    *,
+    most_steps: int = _MOST_STEPS,
+    first_step: float = 0.5,
 ) -> tuple[Floats, tuple[float, ...]]:
     """Add ``correction(solution)`` while that helps; return the relative size of each step as well.
 
     A step leaves about its own square (the factorisation solves to the relative accuracy that the
     step shows), so one below sqrt(eps) is the last. One that is not less than half of the one
-    before, or of the solution at first, shows that there is nothing to gain, and is not taken.
+    before shows that there is nothing to gain, and is not taken; nor is a first one larger than
+    ``first_step`` times the solution.
     """
     steps: list[float] = []
     size = _norm(solution)
     while size > 0 and len(steps) < _MOST_STEPS:
         change = correction(solution)
         step = _norm(change) / size
-        if not step <= (steps[-1] if steps else 1.0) / 2:
+        if not step <= (steps[-1] / 2 if steps else first_step):
             break
         solution = solution + change
         steps.append(step)

@@ -1,0 +1,108 @@
+"""Conjugate gradients for several right-hand sides that share their passes over the data.
+
+Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v)
+(:mod:`linattn_fast.whitening`), that is K v = E'(G) with K = E' (Lambda + alpha I) E. Rows that have
+converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
+values estimate the spectrum of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from scipy.linalg import eigvalsh_tridiagonal
+
+from .normal_operator import NormalOperator
+from .tokens import Floats
+from .whitening import Coordinates
+
+Watch: TypeAlias = Callable[[float, float], object]
+"""Called after each iteration with the relative residual and the tolerance; may raise to stop."""
+
+
+@dataclass
+class Iterate:
+    """Where the iteration stands; of use also after it was stopped from outside."""
+
+    v: Floats
+    """(m, r, t)."""
+    iterations: int = 0
+    residual: float = 1.0
+    """Largest relative residual of a row, in the coordinates of v."""
+    converged: bool = False
+    steps: list[float] = field(default_factory=list)
+    """Of the first row, for Ritz values."""
+    ratios: list[float] = field(default_factory=list)
+
+    def ritz_values(self) -> Floats:
+        """Estimates of eigenvalues of K, ascending, from the first row; empty without a step."""
+        steps, ratios = np.array(self.steps), np.array(self.ratios)
+        if len(steps) == 0:
+            return steps
+        diagonal = 1 / steps
+        diagonal[1:] += ratios[: len(steps) - 1] / steps[:-1]
+        beside = np.sqrt(ratios[: len(steps) - 1]) / steps[:-1]
+        return np.asarray(eigvalsh_tridiagonal(diagonal, beside))
+
+
+def conjugate_gradients(
+    operator: NormalOperator,
+    coordinates: Coordinates,
+    alpha: float,
+    right: Floats,
+    *,
+    tolerance: float,
+    limit: int,
+    watch: Watch | None = None,
+    iterate: Iterate | None = None,
+) -> Iterate:
+    """Solve K v = right (m, r, t) from v = 0, to a relative residual of ``tolerance`` in each row.
+
+    Parameters
+    ----------
+    limit
+        Most iterations.
+    iterate
+        Where to keep the state, for callers that want it after an exception.
+    """
+    state = Iterate(np.zeros(0)) if iterate is None else iterate
+    state.v = np.zeros_like(right)
+    weight = operator.total_weight
+    rest, direction = right.copy(), right.copy()
+    squares = _squares(rest)  # (m,)
+    start = squares.copy()
+    active = np.flatnonzero(start > 0)
+    state.residual = 1.0 if len(active) else 0.0
+    while len(active) and state.iterations < limit:
+        C = np.ascontiguousarray(coordinates.coefficients(direction[active]))
+        product, energy = operator.normal(C)
+        curvature = energy / weight + alpha * _squares(C)  # v' K v
+        forward = coordinates.transpose(product / weight + alpha * C)
+        step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=curvature > 0)
+        state.v[active] += step[:, None, None] * direction[active]
+        rest[active] -= step[:, None, None] * forward
+        new = _squares(rest[active])
+        ratio = new / squares[active]
+        direction[active] = rest[active] + ratio[:, None, None] * direction[active]
+        squares[active] = new
+        if active[0] == 0 and step[0] > 0:
+            state.steps.append(float(step[0]))
+            state.ratios.append(float(ratio[0]))
+        state.iterations += 1
+        relative = np.sqrt(squares[active] / start[active])
+        state.residual = float(relative.max())
+        # Without curvature a direction is invisible to the data: there is nothing left to gain.
+        active = active[(relative > tolerance) & (step > 0)]
+        if watch is not None:
+            watch(state.residual, tolerance)
+    state.converged = len(active) == 0
+    return state
+
+
+def _squares(rows: Floats) -> Floats:
+    """Sum of squares of each row, (m,)."""
+    flat = rows.reshape(len(rows), -1)
+    return np.einsum("ai,ai->a", flat, flat)

@@ -1,0 +1,216 @@
+"""Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
+
+1. Solve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.whitening`).
+2. Restart from residuals recomputed from the data (:mod:`linattn_fast.refine`): what the passes
+   have rounded is found again there, so the result is as exact as that of an orthogonal method.
+3. Without a ridge, look whether Lambda is singular in these coordinates. If it is, the solution
+   of least norm is the one that plain conjugate gradients find from zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .conjugate_gradients import Iterate, Watch, conjugate_gradients
+from .normal_operator import KroneckerFactors, NormalOperator
+from .refine import Solution, refine
+from .tokens import Floats
+from .whitening import Coordinates, PlainCoordinates, Whitening, whiten
+
+TOLERANCE = 1e-9
+"""Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
+_MOST_RESTARTS = 6
+_PROBE_TOLERANCE = 1e-4
+"""Of the search for null directions: below the share 1/sqrt(p) that one of them has of a random
+vector, for every p up to 1e8."""
+_NULL = 1e-9
+"""A Ritz value of K, whose largest eigenvalues are near one, that counts as zero."""
+_LEAST_LIMIT, _MOST_LIMIT = 100, 5000
+
+
+def iteration_limit(dimension: int) -> int:
+    """Most iterations of one solve: conjugate gradients end after p in exact arithmetic."""
+    return int(np.clip(2 * dimension, _LEAST_LIMIT, _MOST_LIMIT))
+
+
+@dataclass(frozen=True)
+class PcgSolution:
+    """A solution, and how it was found."""
+
+    solution: Solution
+    iterations: int
+    residual: float
+    """Relative residual, in whitened coordinates, of the first solve."""
+    condition: float
+    """Estimated, of the equilibrated second moment with its ridge."""
+    mean_squared_target: float
+    reason: str
+    factors: KroneckerFactors
+    whitening: Whitening
+    least_ritz: float | None
+    """Estimate of the smallest eigenvalue of the whitened second moment; None where none was
+    made."""
+
+
+class _Solve:
+    """Solves with one operator, counting iterations over restarts."""
+
+    def __init__(self, operator: NormalOperator, alpha: float, watch: Watch | None) -> None:
+        self.operator = operator
+        self.alpha = alpha
+        self.watch = watch
+        self.iterations = 0
+        self.limit = iteration_limit(operator.features.count)
+        self.best = np.zeros((operator.d_out, operator.features.count))
+
+    def gradient(self, C: Floats) -> Floats:
+        """Mean w (y - C h) h' - alpha C, from the data."""
+        C = np.ascontiguousarray(C)
+        total = self.operator.gradient(C).gradient
+        return np.asarray(total / self.operator.total_weight - self.alpha * C)
+
+    def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
+        """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
+        state = Iterate(np.zeros(0))
+        try:
+            conjugate_gradients(
+                self.operator,
+                coordinates,
+                self.alpha,
+                coordinates.transpose(gradient),
+                tolerance=TOLERANCE,
+                limit=self.limit,
+                watch=self.watch,
+                iterate=state,
+            )
+        except BaseException as stop:
+            if state.v.size:  # what was found so far goes with whatever stopped the work
+                stop.iterate = self.best + coordinates.coefficients(state.v)  # type: ignore[attr-defined]
+            raise
+        self.iterations += state.iterations
+        return coordinates.coefficients(state.v), state
+
+    def refined(
+        self, coordinates: Coordinates, gradient: Floats
+    ) -> tuple[Floats, tuple[float, ...], Iterate]:
+        """Solve for the gradient at zero, then correct on the data while that helps."""
+        self.best = np.zeros_like(gradient)
+        first, state = self.correction(coordinates, gradient)
+
+        def again(C: Floats) -> Floats:
+            self.best = C
+            return self.correction(coordinates, self.gradient(C))[0]
+
+        C, steps = refine(first, again, most_steps=_MOST_RESTARTS, first_step=np.inf)
+        return C, steps, state
+
+
+def _least_ritz_value(
+    operator: NormalOperator, coordinates: Coordinates, watch: Watch | None, limit: int
+) -> tuple[float, int]:
+    """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
+    start = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
+    state = Iterate(np.zeros(0))
+    found = float("inf")
+
+    class Found(Exception):
+        pass
+
+    def look(residual: float, tolerance: float) -> None:
+        nonlocal found
+        if watch is not None:
+            watch(residual, tolerance)
+        if state.iterations % 10 == 0:
+            found = float(state.ritz_values()[0])
+            if found < _NULL:
+                raise Found
+
+    try:
+        conjugate_gradients(
+            operator,
+            coordinates,
+            0.0,
+            start,
+            tolerance=_PROBE_TOLERANCE,
+            limit=limit,
+            watch=look,
+            iterate=state,
+        )
+    except Found:
+        return found, state.iterations
+    values = state.ritz_values()
+    return (float(values[0]) if len(values) else 0.0), state.iterations
+
+
+def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None) -> PcgSolution:
+    """Solve for the coefficients, all outputs at once.
+
+    Parameters
+    ----------
+    operator
+        The data.
+    alpha
+        Ridge.
+    watch
+        Called after each iteration with the relative residual and the tolerance. An exception that
+        it raises, KeyboardInterrupt included, leaves with an attribute ``iterate``: the
+        coefficients (d_out, p) found so far.
+    """
+    weight = operator.total_weight
+    factors = operator.kronecker_factors()
+    whitening = whiten(factors, weight, alpha)
+    solve = _Solve(operator, alpha, watch)
+    zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))
+    gradient = zero.gradient / weight
+    C, steps, state = solve.refined(whitening, gradient)
+    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
+    if not state.converged:
+        reasons.append(f"stopped by the limit of {solve.limit} iterations")
+    ritz = state.ritz_values()
+    least = None
+    if alpha == 0 and C.any():
+        C, steps, least = _of_least_norm(solve, whitening, gradient, factors, C, steps, reasons)
+    if not whitening.full:
+        (a, b), (q, d) = whitening.ranks, (len(whitening.left), len(whitening.right))
+        reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
+    error = float(operator.gradient(np.ascontiguousarray(C)).squared_error.sum()) / weight
+    spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
+    return PcgSolution(
+        Solution(C, steps, error),
+        solve.iterations,
+        state.residual,
+        whitening.condition * spread,
+        float(zero.squared_error.sum()) / weight,
+        "; ".join(reasons),
+        factors,
+        whitening,
+        least,
+    )
+
+
+def _of_least_norm(
+    solve: _Solve,
+    whitening: Whitening,
+    gradient: Floats,
+    factors: KroneckerFactors,
+    C: Floats,
+    steps: tuple[float, ...],
+    reasons: list[str],
+) -> tuple[Floats, tuple[float, ...], float]:
+    """The solution of least norm; what was found already, unless Lambda is singular."""
+    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
+    solve.iterations += spent
+    zeros = factors.diagonal.ravel() == 0
+    if zeros.any():  # no data speaks about them
+        C = np.where(zeros, 0.0, C)
+    if least >= _NULL:
+        return C, steps, least
+    plain = PlainCoordinates(len(whitening.left), len(whitening.right))
+    shortest, shortest_steps, state = solve.refined(plain, gradient)
+    if state.converged:
+        reasons.append("singular second moment, solution of least norm from plain iterations")
+        return shortest, shortest_steps, least
+    reasons.append("singular second moment; the solution is one of many, not that of least norm")
+    return C, steps, least

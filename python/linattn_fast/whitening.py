@@ -1,0 +1,120 @@
+"""Coordinates in which the normal equations are close to the identity.
+
+The second moment Lambda = mean w (s s') (x) (z z') is near the Kronecker product of its factors
+A = mean w s s' and B = mean w z z'. In coordinates v with
+
+    C = L (scale * v) R'        L (n_pairs, r), R (n_queries, t), scale (r, t)
+
+chosen so that A (x) B + alpha I becomes the identity, conjugate gradients see neither how tokens
+are scaled nor how they are mixed. Nothing of size p x p is formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.linalg import eigh
+
+from .normal_operator import KroneckerFactors
+from .solve import EPS, SpectralFactor, decompose
+from .tokens import Floats
+
+
+class Coordinates(Protocol):
+    """A linear map from v to coefficients, and its transpose."""
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the matrix that becomes the identity, equilibrated."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of v for one output."""
+
+    def coefficients(self, v: Floats) -> Floats:
+        """C (m, p) of v (m, r, t)."""
+
+    def transpose(self, gradient: Floats) -> Floats:
+        """Coordinates (m, r, t) of a gradient (m, p), by the transposed map."""
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """C = L (scale * v) R'."""
+
+    left: Floats
+    right: Floats
+    scale: Floats
+    condition: float
+    ranks: tuple[int, int]
+    """Directions of A and of B that are not zero to rounding."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of v for one output."""
+        return self.left.shape[1], self.right.shape[1]
+
+    @property
+    def full(self) -> bool:
+        """Whether every coefficient can be reached."""
+        return self.ranks == (len(self.left), len(self.right))
+
+    def coefficients(self, v: Floats) -> Floats:
+        """See :meth:`Coordinates.coefficients`."""
+        return np.asarray((self.left @ (v * self.scale) @ self.right.T).reshape(len(v), -1))
+
+    def transpose(self, gradient: Floats) -> Floats:
+        """See :meth:`Coordinates.transpose`."""
+        maps = gradient.reshape(len(gradient), len(self.left), len(self.right))
+        return np.asarray((self.left.T @ maps @ self.right) * self.scale)
+
+
+@dataclass(frozen=True)
+class PlainCoordinates:
+    """C = v: slow where features differ in scale, but of least norm where Lambda is singular."""
+
+    n_pairs: int
+    n_queries: int
+    condition: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of v for one output."""
+        return self.n_pairs, self.n_queries
+
+    def coefficients(self, v: Floats) -> Floats:
+        """See :meth:`Coordinates.coefficients`."""
+        return v.reshape(len(v), -1)
+
+    def transpose(self, gradient: Floats) -> Floats:
+        """See :meth:`Coordinates.transpose`."""
+        return gradient.reshape(len(gradient), self.n_pairs, self.n_queries)
+
+
+def _inverse_root(factor: SpectralFactor) -> Floats:
+    """L in the range of A with L' A L = I."""
+    kept = factor.values[len(factor.values) - factor.rank :]
+    return factor.shortest(np.diag(1 / np.sqrt(kept)))
+
+
+def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whitening:
+    """Whiten A (x) B + alpha I.
+
+    With a ridge, both factors are diagonal in their eigenvectors, and so is the sum. Without one
+    (or with one below the rounding level of the product) the factors are equilibrated first, so
+    that what counts as zero is a matter of rounding; directions that do are left out, and what is
+    reached is the range of A (x) B.
+    """
+    A, B = factors.pairs / total_weight, factors.queries / total_weight
+    first, second = decompose(A.copy()), decompose(B.copy())
+    ranks, condition = (first.rank, second.rank), first.condition * second.condition
+    if alpha > EPS * float(np.linalg.norm(A, 2) * np.linalg.norm(B, 2)):
+        a, left = eigh(A, check_finite=False)
+        b, right = eigh(B, check_finite=False)
+        products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
+        condition = min(condition, float(products[-1, -1] + alpha) / alpha)
+        return Whitening(left, right, 1 / np.sqrt(products + alpha), condition, ranks)
+    left, right = _inverse_root(first), _inverse_root(second)
+    return Whitening(left, right, np.ones((left.shape[1], right.shape[1])), condition, ranks)
