@@ -5,5 +5,6 @@ PYBIND11_MODULE(_cpu, module) {
   module.doc() = "Compiled CPU kernels of linattn_fast. Private: use linattn_fast.";
   linattn::bindings::register_isa(module);
   linattn::bindings::register_moments(module);
+  linattn::bindings::register_normal_equations(module);
   linattn::bindings::register_layer(module);
 }

@@ -163,15 +163,6 @@ void add_energy(const SampleBlock& block, double* energy) {
   for (std::size_t a = 0; a < block.energy.size(); ++a) energy[a] += block.energy[a];
 }
 
-// What block b + 1 must add to the S of its first sequence, from block b and what was carried into that: the last
-// column, which is whole only once the carry has been added.
-void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next) {
-  const bool unfinished = block.continues && block.first_end == size;
-  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    next[pair] = block.s.data()[pair * block_stride + size - 1] + (unfinished ? carried[pair] : 0.0);
-  }
-}
-
 // Many rows: all threads share the sums, each adding to rows of its own, block after block.
 void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
   const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();

@@ -340,4 +340,11 @@ bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
   return true;
 }
 
+void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next) {
+  const bool unfinished = block.continues && block.first_end == size;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    next[pair] = block.s.data()[pair * block_stride + size - 1] + (unfinished ? carried[pair] : 0.0);
+  }
+}
+
 }  // namespace linattn

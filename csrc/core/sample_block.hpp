@@ -149,4 +149,8 @@ class BlockFiller {
   std::vector<Sequence> token_rows_, target_rows_;
 };
 
+// What block b + 1 must add to the S of its first sequence, from block b (filled, of `size` samples) and what was carried
+// into that: the last column, which is whole only once the carry has been added.
+void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next);
+
 }  // namespace linattn

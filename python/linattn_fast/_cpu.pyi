@@ -32,6 +32,23 @@ def accumulate(
     threads: int,
     progress: _Progress,
 ) -> tuple[_Floats, _Floats, _Floats, bool]: ...
+class NormalEquations:
+    def __init__(
+        self,
+        tokens: _Storage,
+        offsets: _Offsets,
+        targets: _Storage,
+        target_offsets: _Offsets,
+        weights: _Floats | None,
+        positions: str,
+        pairs: _Offsets,
+        queries: _Offsets,
+        keep: bool,
+    ) -> None: ...
+    def kronecker_factors(self, threads: int) -> tuple[_Floats, _Floats, _Floats]: ...
+    def normal(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats]: ...
+    def gradient(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats]: ...
+
 def first_non_finite(tokens: _Storage, offsets: _Offsets, threads: int) -> int: ...
 def evaluate_heads(
     V: _Floats,

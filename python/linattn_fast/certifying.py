@@ -16,7 +16,7 @@ from .certificate import Certificate, Source, Verdict
 from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
-from .moments import Moments, total_weight
+from .moments import Moments
 from .orthogonal import solve_on_data
 from .solve import Factorisation, SpectralFactor, factorise, try_cholesky
 from .tokens import (
@@ -27,6 +27,7 @@ from .tokens import (
     as_tokens,
     as_weights,
     non_finite_error,
+    total_weight,
 )
 
 Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"

@@ -35,6 +35,7 @@ from .tokens import (
     as_targets,
     as_tokens,
     as_weights,
+    total_weight,
     underflow_error,
 )
 
@@ -51,13 +52,6 @@ def as_precision(precision: object) -> Precision:
         if isinstance(precision, str) and precision == known:
             return known
     raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-
-
-def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
-    """W: the weights of all samples; every query of a sequence has the sequence's weight."""
-    if weights is None:
-        return float(tokens.n_samples(positions))
-    return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
 
 
 class Moments:

@@ -334,6 +334,13 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
+def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
+    """W: the weights of all samples; every query of a sequence has the sequence's weight."""
+    if weights is None:
+        return float(tokens.n_samples(positions))
+    return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
+
+
 def as_positions(positions: object) -> Positions:
     """Check the name of a mode."""
     for known in POSITIONS:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from ..features import Features
+from ..normal_operator import NormalOperator
 from ..tokens import Floats, Positions, Tokens, largest_size, non_finite_error
 
 Progress: TypeAlias = Callable[[int], object] | None
@@ -69,6 +70,19 @@ class Backend(Protocol):
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """Bound the roundings of the sum over so many samples."""
+        ...
+
+    def normal_operator(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        weights: Floats | None,
+        positions: Positions,
+        features: Features,
+        *,
+        keep: bool,
+    ) -> NormalOperator:
+        """Make the normal equations of a batch; ``keep`` its samples, if memory is no concern."""
         ...
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:

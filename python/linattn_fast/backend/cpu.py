@@ -25,6 +25,7 @@ MISSING: str | None = None
 
 try:
     from .. import _cpu
+    from .cpu_normal import CpuNormalOperator
 except ImportError as error:
     MISSING = (
         f"the compiled extension is missing ({error}); build it with 'pip install .' "
@@ -127,6 +128,19 @@ class CpuBackend:
         block = _BLOCK[precision]
         narrow = block // 4 + 7 if precision == "mixed" else 0
         return Roundings(block + -(-n_samples // block) + 8, narrow)
+
+    def normal_operator(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        weights: Floats | None,
+        positions: Positions,
+        features: Features,
+        *,
+        keep: bool,
+    ) -> CpuNormalOperator:
+        """See :meth:`Backend.normal_operator`."""
+        return CpuNormalOperator(tokens, targets, weights, positions, features, keep=keep)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import compact
 from ..features import Features
+from ..normal_operator import NumpyNormalOperator
 from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
 from . import (
     BatchMoments,
@@ -131,6 +132,19 @@ class NumpyBackend:
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """See :meth:`Backend.roundings`: BLAS may sum in any order."""
         return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
+
+    def normal_operator(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        weights: Floats | None,
+        positions: Positions,
+        features: Features,
+        *,
+        keep: bool,  # noqa: ARG002  # the samples are always written out here
+    ) -> NumpyNormalOperator:
+        """See :meth:`Backend.normal_operator`."""
+        return NumpyNormalOperator(tokens, targets, weights, positions, features)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y = sum_h V_h S Q_h z."""

@@ -1,0 +1,293 @@
+#include "normal_equations.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "../kernels/block_sizes.hpp"
+#include "index.hpp"
+#include "slabs.hpp"
+#include "token_residuals.hpp"
+
+namespace linattn {
+
+namespace {
+
+// Rows of maps at a time: 64 x 256 doubles = 128 KiB, a quarter of L2; but always whole outputs.
+constexpr std::int64_t rows_at_once = 64;
+// Rows of the left factor at a time.
+constexpr std::int64_t left_rows = 96;
+
+std::int64_t outputs_at_once(const Data& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
+
+// out[(l), u] of coefficients[u, l] and back, for each of m outputs.
+void by_query(const double* coefficients, std::int64_t m, std::int64_t pairs, std::int64_t queries, double* out) {
+  for (std::int64_t a = 0; a < m; ++a) {
+    for (std::int64_t u = 0; u < pairs; ++u) {
+      for (std::int64_t l = 0; l < queries; ++l) {
+        out[(a * queries + l) * pairs + u] = coefficients[(a * pairs + u) * queries + l];
+      }
+    }
+  }
+}
+void by_pair(const double* sums, std::int64_t m, std::int64_t pairs, std::int64_t queries, double* out) {
+  by_query(sums, m, queries, pairs, out);
+}
+
+// Product rows against packed columns, in groups of left_rows. One per thread.
+class LeftFactor {
+ public:
+  explicit LeftFactor(const Kernels& kernels) : kernels_(kernels), packed_(left_rows * block_samples_float64) {}
+
+  // sums[i][column] += sum over samples of left[x(i)] right[y(i)] times the columns; rows(i) gives x and y. With
+  // `triangular`, row i has only the columns from i on.
+  template <typename Rows>
+  void add(const double* left, const double* right, std::int64_t stride, std::int64_t count, const Rows& rows,
+           const double* columns, std::int64_t column_count, std::int64_t samples, double* sums,
+           bool triangular = false) {
+    for (std::int64_t first = 0; first < count; first += left_rows) {
+      const std::int64_t taken = std::min(left_rows, count - first);
+      for (std::int64_t i = 0; i < taken; ++i) {
+        pairs_[i] = rows(first + i);
+        targets_[i] = sums + (first + i) * column_count;
+        first_columns_[i] = first + i;
+      }
+      kernels_.float64.pack_products(left, right, stride, pairs_, taken, kernels_.tile_rows, samples, packed_.data());
+      kernels_.float64.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr,
+                                triangular ? first_columns_ : nullptr, targets_);
+    }
+  }
+
+ private:
+  const Kernels& kernels_;
+  Buffer packed_;
+  RowPair pairs_[left_rows];
+  double* targets_[left_rows];
+  std::int64_t first_columns_[left_rows];
+};
+
+RowPair row_pair(std::int64_t x, std::int64_t y) {
+  return {static_cast<std::int32_t>(x), static_cast<std::int32_t>(y)};
+}
+
+// One pass of coefficients over blocks of samples. One per thread.
+class Pass {
+ public:
+  // by_query: (m queries) x pairs. With residuals, f is replaced by y - f.
+  Pass(SampleStore& store, const double* by_query, std::int64_t m, bool residuals)
+      : kernels_(store.kernels()),
+        data_(store.data()),
+        matrix_(by_query),
+        m_(m),
+        residuals_(residuals),
+        all_(data_.positions == Positions::all),
+        reader_(store, /*rows=*/false),
+        left_(kernels_),
+        maps_(outputs_at_once(data_) * data_.queries() * block_samples_float64),
+        rows_(outputs_at_once(data_) * (all_ ? data_.queries() : 1) * block_samples_float64) {
+    if (all_ && residuals_) tokens_.emplace(kernels_, data_);
+  }
+
+  SampleReader& reader() { return reader_; }
+
+  // sums (m queries x pairs) and squares (m) += what the next block, number b, has.
+  void add(std::int64_t b, double* sums, double* squares) {
+    const PackedSamples& block = reader_.next();
+    const std::int64_t queries = data_.queries(), pairs = data_.pairs(), at_once = outputs_at_once(data_);
+    for (std::int64_t a = 0; a < m_; a += at_once) {
+      const std::int64_t outputs = std::min(at_once, m_ - a);
+      kernels_.apply_packed(matrix_ + a * queries * pairs, outputs * queries, block.s.data(), pairs, block.samples,
+                            maps_.data());
+      double* const to = sums + a * queries * pairs;
+      if (all_) {
+        if (residuals_) {
+          tokens_->residual_maps(b, a, outputs, maps_.data(), block, rows_.data(), squares + a);
+        } else {
+          answer_sequences(block, outputs, squares + a);
+        }
+        left_.add(rows_.data(), block.weights.data(), block.samples, outputs * queries,
+                  [](std::int64_t i) { return row_pair(i, 0); }, block.s.data(), pairs, block.samples, to);
+      } else {
+        answer_samples(block, a, outputs, squares + a);
+        left_.add(rows_.data(), block.queries.data(), block.samples, outputs * queries,
+                  [queries](std::int64_t i) { return row_pair(i / queries, i % queries); }, block.s.data(), pairs,
+                  block.samples, to);
+      }
+    }
+  }
+
+ private:
+  // rows (a) = w f_a or w (y_a - f_a)
+  void answer_samples(const PackedSamples& block, std::int64_t first, std::int64_t outputs, double* squares) {
+    kernels_.contract(maps_.data(), outputs, data_.queries(), block.queries.data(), block.samples, rows_.data());
+    const double* w = block.weights.data();
+    for (std::int64_t a = 0; a < outputs; ++a) {
+      double* row = rows_.data() + a * block.samples;
+      if (residuals_) {
+        const double* y = block.y.data() + (first + a) * block.samples;
+        for (std::int64_t i = 0; i < block.samples; ++i) row[i] = y[i] - row[i];
+      }
+      double sum = 0.0;
+      for (std::int64_t i = 0; i < block.samples; ++i) {
+        const double weighted = w[i] * row[i];
+        sum += weighted * row[i];
+        row[i] = weighted;
+      }
+      squares[a] += sum;
+    }
+  }
+
+  // rows (a,m) = sum_l maps[(a,l)] S_lm
+  void answer_sequences(const PackedSamples& block, std::int64_t outputs, double* squares) {
+    const std::int64_t queries = data_.queries(), samples = block.samples;
+    kernels_.apply_symmetric(block.queries.data(), queries, maps_.data(), outputs, samples, rows_.data());
+    const double* w = block.weights.data();
+    for (std::int64_t row = 0; row < outputs * queries; ++row) {
+      const double *map = maps_.data() + row * samples, *answer = rows_.data() + row * samples;
+      double sum = 0.0;
+      for (std::int64_t i = 0; i < samples; ++i) sum += w[i] * map[i] * answer[i];
+      squares[row / queries] += sum;
+    }
+  }
+
+  const Kernels& kernels_;
+  const Data& data_;
+  const double* matrix_;
+  std::int64_t m_;
+  bool residuals_, all_;
+  SampleReader reader_;
+  LeftFactor left_;
+  Buffer maps_, rows_;
+  std::optional<TokenResiduals> tokens_;
+};
+
+void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool residuals, int threads,
+          const Monitor& monitor, double* out, double* squares) {
+  const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
+  const Buffer matrix(size), sums(size + m);
+  by_query(coefficients, m, pairs, queries, matrix.data());
+  sum_over_slabs(store.blocks(), size + m, threads, monitor, sums.data(),
+                 [&] { return Pass(store, matrix.data(), m, residuals); },
+                 [&](Pass& worker, std::int64_t b, bool first, double* own) {
+                   if (first) worker.reader().seek(b);
+                   worker.add(b, own, own + size);
+                 });
+  store.set_complete();
+  by_pair(sums.data(), m, pairs, queries, out);
+  std::copy_n(sums.data() + size, m, squares);
+}
+
+// Sums for the Kronecker factors. One per thread.
+class FactorPass {
+ public:
+  explicit FactorPass(SampleStore& store)
+      : kernels_(store.kernels()),
+        data_(store.data()),
+        reader_(store, /*rows=*/true),
+        left_(kernels_),
+        weights_(block_stride),
+        weighted_(data_.queries() * block_samples_float64),
+        query_columns_(data_.queries() * block_samples_float64),
+        squares_(data_.pairs() * block_samples_float64) {
+    for (std::int64_t u = 0; u < data_.pairs(); ++u) itself_.push_back(row_pair(u, u));
+  }
+
+  SampleReader& reader() { return reader_; }
+
+  // pairs x pairs (upper triangle), queries x queries, and queries x pairs, one after the other
+  void add(std::int64_t b, double* sums) {
+    const PackedSamples& block = reader_.next();
+    const std::int64_t pairs = data_.pairs(), queries = data_.queries();
+    add_pairs(b, block, sums);
+    double* const of_queries = sums + pairs * pairs;
+    double* const diagonal = of_queries + queries * queries;
+    kernels_.float64.pack_products(reader_.rows().left(), reader_.rows().left(), block_stride, itself_.data(), pairs,
+                                   kernels_.tile_columns, block.samples, squares_.data());
+    if (data_.positions == Positions::all) {
+      add_sequence_queries(block, of_queries);
+      left_.add(block.queries.data(), block.weights.data(), block.samples, queries,
+                [queries](std::int64_t l) { return row_pair(pair_index(l, l, queries), 0); }, squares_.data(), pairs,
+                block.samples, diagonal);
+      return;
+    }
+    const double* z = block.queries.data();
+    for (std::int64_t l = 0; l < queries; ++l) {
+      for (std::int64_t i = 0; i < block.samples; ++i) {
+        weighted_.data()[l * block.samples + i] = block.weights.data()[i] * z[l * block.samples + i];
+      }
+    }
+    kernels_.float64.pack_rows(z, block.samples, queries, kernels_.tile_columns, block.samples, query_columns_.data());
+    left_.add(z, block.weights.data(), block.samples, queries, [](std::int64_t l) { return row_pair(l, 0); },
+              query_columns_.data(), queries, block.samples, of_queries);
+    left_.add(weighted_.data(), z, block.samples, queries, [](std::int64_t l) { return row_pair(l, l); },
+              squares_.data(), pairs, block.samples, diagonal);
+  }
+
+ private:
+  // Every query of a sequence has its s, so for all positions the weight counts once a token.
+  void add_pairs(std::int64_t b, const PackedSamples& block, double* sums) {
+    std::copy_n(block.weights.data(), block.samples, weights_.data());
+    if (data_.positions == Positions::all) {
+      const std::int64_t first = b * block_samples_float64;
+      const std::int64_t count = std::min(block_samples_float64, data_.tokens.count() - first);
+      for (std::int64_t i = 0; i < count; ++i) {
+        weights_.data()[i] *= static_cast<double>(data_.tokens[first + i].length);
+      }
+    }
+    left_.add(reader_.rows().left(), weights_.data(), block_stride, data_.pairs(),
+              [](std::int64_t u) { return row_pair(u, 0); }, block.s.data(), data_.pairs(), block.samples, sums,
+              /*triangular=*/true);
+  }
+
+  // The sum of z z' over the queries of a sequence is S.
+  void add_sequence_queries(const PackedSamples& block, double* sums) const {
+    const std::int64_t queries = data_.queries();
+    const double* row = block.queries.data();
+    for (Pair pair{0, 0}; pair.j < queries; pair = next_pair(pair, queries), row += block.samples) {
+      double sum = 0.0;
+      for (std::int64_t i = 0; i < block.samples; ++i) sum += block.weights.data()[i] * row[i];
+      sums[pair.j * queries + pair.k] += sum;
+      if (pair.j != pair.k) sums[pair.k * queries + pair.j] += sum;
+    }
+  }
+
+  const Kernels& kernels_;
+  const Data& data_;
+  SampleReader reader_;
+  LeftFactor left_;
+  Buffer weights_, weighted_, query_columns_, squares_;
+  std::vector<RowPair> itself_;
+};
+
+}  // namespace
+
+void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, const KroneckerSums& sums) {
+  const std::int64_t pairs = store.data().pairs(), queries = store.data().queries();
+  const std::int64_t entries = pairs * pairs + queries * queries + pairs * queries;
+  const Buffer total(entries);
+  sum_over_slabs(store.blocks(), entries, threads, monitor, total.data(), [&] { return FactorPass(store); },
+                 [](FactorPass& worker, std::int64_t b, bool first, double* own) {
+                   if (first) worker.reader().seek(b);
+                   worker.add(b, own);
+                 });
+  store.set_complete();
+  const double* from = total.data();
+  for (std::int64_t u = 0; u < pairs; ++u) {
+    for (std::int64_t v = u; v < pairs; ++v) sums.pairs[u * pairs + v] = sums.pairs[v * pairs + u] = from[u * pairs + v];
+  }
+  from += pairs * pairs;
+  std::copy_n(from, queries * queries, sums.queries);
+  by_pair(from + queries * queries, 1, pairs, queries, sums.diagonal);
+}
+
+void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads,
+                    const Monitor& monitor, double* product, double* energy) {
+  pass(store, coefficients, m, false, threads, monitor, product, energy);
+}
+
+void residual_gradient(SampleStore& store, const double* coefficients, int threads, const Monitor& monitor,
+                       double* gradient, double* squared_error) {
+  pass(store, coefficients, store.data().d_out(), true, threads, monitor, gradient, squared_error);
+}
+
+}  // namespace linattn

@@ -1,0 +1,68 @@
+// Samples packed for products with coefficients, block after block: kept from the first pass on, or made anew in each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "buffer.hpp"
+#include "kernels.hpp"
+#include "sample_block.hpp"
+
+namespace linattn {
+
+// One block. Rows have `samples` columns, a multiple of sample_quantum; columns without a sample are zero.
+struct PackedSamples {
+  std::int64_t samples = 0;
+  Buffer s;        // chosen pairs, in panels of tile_columns
+  Buffer queries;  // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
+  Buffer weights;  // one row
+  Buffer y;        // d_out rows (last, causal)
+};
+
+class SampleStore {
+ public:
+  // The data stays with the caller.
+  SampleStore(const Kernels& kernels, const Data& data, bool keep);
+
+  const Kernels& kernels() const { return kernels_; }
+  const Data& data() const { return data_; }
+  std::int64_t blocks() const { return blocks_; }
+
+  // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
+  void set_complete() { complete_ = keep_; }
+
+ private:
+  friend class SampleReader;
+  const Kernels& kernels_;
+  const Data& data_;
+  Data filled_;  // for all positions without targets: they are read where residuals are taken
+  bool keep_, complete_ = false;
+  std::int64_t blocks_;
+  std::vector<PackedSamples> kept_;
+};
+
+// Goes through consecutive blocks. One per thread; no two may be at the same block.
+class SampleReader {
+ public:
+  // With `rows`, blocks are always made from the tokens, so that rows() can be asked for.
+  SampleReader(SampleStore& store, bool rows);
+
+  void seek(std::int64_t block);
+  // The next block; valid until the next call. Throws NonFinite.
+  const PackedSamples& next();
+  // The same samples before they were packed.
+  const SampleBlock& rows() const { return block_; }
+
+ private:
+  void pack(PackedSamples& packed) const;
+
+  SampleStore& store_;
+  bool make_;
+  BlockFiller filler_;
+  SampleBlock block_;
+  PackedSamples passing_;
+  Buffer carry_, next_carry_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace linattn
