@@ -32,6 +32,7 @@ def accumulate(
     threads: int,
     progress: _Progress,
 ) -> tuple[_Floats, _Floats, _Floats, bool]: ...
+
 class NormalEquations:
     def __init__(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +33,7 @@ from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution
-from .residuals import refine_on_data
+from .residuals import gradient_of, refine_on_data
 from .result import Fit, FitInfo
 from .solve import Choice, Solver, factorise, try_cholesky
 from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
@@ -304,7 +305,13 @@ def fit(
     with stages.timed("solve"):
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
-        solution = refine_on_data(coefficients, choice, float(alpha), moments, problem)
+        solution = refine_on_data(
+            coefficients,
+            choice,
+            float(alpha),
+            moments.required_weight(),
+            partial(gradient_of, problem),
+        )
     return _result(
         solution,
         choice.reason,

@@ -129,10 +129,11 @@ class Batches:
     def read(self, start: int = 0) -> Iterator[Batch]:
         """All batches: none can be skipped unread."""
         for i, item in enumerate(self.iterable):
-            yield _unpacked(item, i)
+            yield unpacked(item, i)
 
 
-def _unpacked(item: object, i: int) -> Batch:
+def unpacked(item: object, i: int) -> Batch:
+    """Take the i-th batch of an iterable apart."""
     names = ("Z", "y", "offsets", "sample_weight")
     where = f"batch {i}"
     if isinstance(item, Mapping):

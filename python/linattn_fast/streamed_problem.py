@@ -167,15 +167,6 @@ class Peeked:
         return chain([self.first], self.rest)
 
 
-def sum_over_parts(problem: Data, term: Callable[[Problem], Floats]) -> Floats:
-    """Add up a term of each part, in the order of the parts."""
-    with problem.parts() as parts:
-        total = term(next(parts))
-        for part in parts:
-            total = total + term(part)
-    return total
-
-
 @contextmanager
 def tokens_of(problem: Data) -> Iterator[Iterator[tuple[Tokens, Floats | None]]]:
     """Read tokens and weights alone, part by part."""

@@ -141,7 +141,7 @@ class NumpyBackend:
         positions: Positions,
         features: Features,
         *,
-        keep: bool,  # noqa: ARG002  # the samples are always written out here
+        keep: bool,  # the samples are always written out here
     ) -> NumpyNormalOperator:
         """See :meth:`Backend.normal_operator`."""
         return NumpyNormalOperator(tokens, targets, weights, positions, features)

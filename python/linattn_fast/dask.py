@@ -1,0 +1,333 @@
+"""Moments and fits from data on a Dask cluster; needs the extra ``linattn_fast[dask]``.
+
+    import linattn_fast.dask as lad
+
+    fit = lad.fit(Z, y)          # Dask arrays; or a bag, or delayed batches, of (Z, y)
+    moments = lad.moments(Z, y)
+
+Data stays where it is. Every worker turns its parts into moments, which are added up in a tree; or,
+for ``solver="pcg"`` and for refinement, it holds its parts and answers each pass with its share of
+the normal equations, of the size of the coefficients. Sums are added in the order of the parts, so
+the answer does not depend on which worker did what, when, or again because another one was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from .backend import Precision, get_backend
+from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
+from .features import Features, as_features
+from .few_heads import normal_matrix
+from .fitting import _certificate, _result
+from .moments import Moments, as_precision
+from .pcg import solve_pcg
+from .problem import Settings, Stages
+from .residuals import refine_on_data
+from .result import Fit
+from .solve import Choice, factorise, try_cholesky
+from .summed_operator import SummedOperator
+from .threads import num_threads
+from .tokens import Positions, as_positions
+
+_WIDTH = 8
+"""Results added up by one task."""
+
+
+def _module(name: str) -> Any:
+    """A module of Dask, which is an optional extra."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"linattn_fast.dask: Dask is needed ({error}); pip install 'linattn_fast[dask]'"
+        ) from error
+
+
+def _one_batch(batch: object) -> list[object]:
+    """The batches of a part that has one."""
+    return [batch]
+
+
+def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
+    """Delayed blocks of an array, cut along its first axis only."""
+    da = _module("dask.array")
+    if not isinstance(array, da.Array):
+        array = da.from_array(np.asarray(array), chunks=-1)
+    if array.ndim == 0 or array.shape[0] != sum(rows):
+        raise ValueError(
+            f"{name}: one entry a sequence is needed along its first axis, {sum(rows)}, "
+            f"got shape {array.shape}"
+        )
+    return list(array.rechunk((rows, *((-1,) * (array.ndim - 1)))).to_delayed().ravel())
+
+
+def _delayed_batches(Z: Any, y: Any, sample_weight: Any) -> list[Any]:
+    """Lists of batches, delayed, one for each part of the data."""
+    dask, da, db = (_module(name) for name in ("dask", "dask.array", "dask.bag"))
+    if isinstance(Z, da.Array):
+        if Z.ndim != 3 or any(np.isnan(size) for size in Z.shape):
+            raise ValueError(
+                "Z: a Dask array (N, n, d) with chunks of known size is needed (see "
+                f"compute_chunk_sizes), got shape {Z.shape}"
+            )
+        rows = Z.chunks[0]
+        given = {"Z": Z, "y": y, "sample_weight": sample_weight}
+        columns = [
+            [None] * len(rows) if array is None else _blocks(array, name, rows)
+            for name, array in given.items()
+        ]
+        one = dask.delayed(_one_batch, pure=False)
+        return [one(block) for block in zip(*columns, strict=True)]
+    parts = []
+    if isinstance(Z, db.Bag):
+        parts = [dask.delayed(list, pure=False)(part) for part in Z.to_delayed()]
+    elif isinstance(Z, list | tuple) and all(map(_is_delayed, Z)):
+        parts = [dask.delayed(_one_batch, pure=False)(batch) for batch in Z]
+    if not parts:
+        raise TypeError(
+            "Z: a Dask array, a bag of batches, or a list of delayed batches is needed, "
+            f"got {type(Z).__name__}; for data in this process use linattn_fast.fit"
+        )
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"{name}: Z has batches, which bring their own {name}; "
+                "give (Z, y, sample_weight), or a mapping with these names, as a batch"
+            )
+    return parts
+
+
+def _is_delayed(value: object) -> bool:
+    """Tell what Dask will compute, or has computed elsewhere, from data."""
+    is_future = type(value).__name__ == "Future" and hasattr(value, "key")
+    return is_future or bool(_module("dask").is_dask_collection(value))
+
+
+class _Cluster:
+    """The parts of the data, and sums over them."""
+
+    def __init__(self, Z: Any, y: Any, sample_weight: Any, kind: Kind) -> None:
+        self._dask = _module("dask")
+        make = self._dask.delayed(Part, pure=False)
+        batches = _delayed_batches(Z, y, sample_weight)
+        self._parts = [make(batch, i, kind) for i, batch in enumerate(batches)]
+        self.kind = kind
+
+    def persist(self) -> None:
+        """Have the parts made now, and kept on the workers."""
+        self._parts = list(self._dask.persist(*self._parts))
+
+    def total(self, add: Callable[[list[Any]], Any], method: str, *arguments: Any) -> Any:
+        """Results of a method of each part, added up in a tree whose form never changes."""
+        delayed = self._dask.delayed
+        shared = [delayed(argument, pure=False) for argument in arguments]  # sent once, not a part
+        call = delayed(_call, pure=False)
+        level = [call(part, method, *shared) for part in self._parts]
+        while len(level) > 1:
+            level = [
+                delayed(add, pure=False)(level[first : first + _WIDTH])
+                for first in range(0, len(level), _WIDTH)
+            ]
+        found = level[0].compute()
+        if found is None:
+            raise ValueError("Z: every part is empty; at least one batch is needed")
+        return found
+
+    def moments(self) -> Moments:
+        """Moments of all parts."""
+        found = self.total(merged_moments, "moments")
+        assert isinstance(found, Moments)
+        return found
+
+    def operator(self) -> SummedOperator:
+        """The normal equations, with the data on the workers."""
+        sizes: Described = self.total(merged_sizes, "describe")
+        return SummedOperator(
+            as_features(self.kind.features, sizes.d),
+            sizes.d_out,
+            sizes.n_samples,
+            sizes.total_weight,
+            lambda name, *arguments: self.total(merged_sums, "apply", name, *arguments),
+        )
+
+
+def _call(part: Part, method: str, *arguments: Any) -> Any:
+    return getattr(part, method)(*arguments)
+
+
+def _kind(
+    positions: Positions,
+    features: Features | None,
+    backend: str,
+    precision: Precision,
+    threads: int,
+) -> Kind:
+    """Check what every part is asked for."""
+    if features is not None:
+        as_features(features, getattr(features, "d", 0))
+    with num_threads(threads):  # checks it
+        pass
+    name = get_backend(backend).name if backend != "auto" else "auto"
+    return Kind(as_positions(positions), features, name, as_precision(precision), threads)
+
+
+def moments(
+    Z: Any,
+    y: Any = None,
+    *,
+    positions: Positions = "last",
+    sample_weight: Any = None,
+    features: Features | None = None,
+    backend: str = "auto",
+    precision: Precision = "float64",
+    threads: int = 1,
+) -> Moments:
+    """Accumulate the moments of data on a cluster; the scheduler is Dask's current one.
+
+    Parameters
+    ----------
+    Z
+        Tokens: a Dask array (N, n, d), cut along its first axis; or batches with all that belongs
+        to them, ``(Z, y)``, ``(Z, y, sample_weight)`` or mappings with these names and "offsets":
+        a Dask bag of them, or a list of delayed ones or futures.
+    y, sample_weight
+        Targets and weights beside an array, as Dask or numpy arrays; see
+        :meth:`linattn_fast.Moments.update`.
+    positions, features, backend, precision
+        As for :class:`linattn_fast.Moments`.
+    threads
+        Threads of each task; Dask runs a task on each thread of a worker, so one is right unless
+        workers have more cores than threads.
+
+    Returns
+    -------
+    Moments
+        In this process. Without targets, d_out is 0.
+    """
+    kind = _kind(positions, features, backend, precision, threads)
+    return _Cluster(Z, y, sample_weight, kind).moments()
+
+
+def fit(
+    Z: Any,
+    y: Any = None,
+    *,
+    positions: Positions = "last",
+    alpha: float = 0.0,
+    sample_weight: Any = None,
+    features: Features | None = None,
+    heads: Literal["minimal", "svd"] | int | None = "minimal",
+    solver: Literal["auto", "cholesky", "eigh", "pcg"] = "auto",
+    backend: str = "auto",
+    precision: Precision = "float64",
+    certify: bool = True,
+    memory_limit: int | None = None,
+    threads: int = 1,
+    persist: bool = True,
+) -> Fit:
+    """Learn the layer that fits best from data on a cluster; see :func:`linattn_fast.fit`.
+
+    Parameters
+    ----------
+    Z, y, sample_weight, threads
+        As for :func:`moments`.
+    positions, alpha, features, heads, backend, precision, certify
+        As for :func:`linattn_fast.fit`.
+    solver
+        "cholesky" or "eigh": moments from the workers, solved here, refined on the data. "pcg":
+        conjugate gradients, every pass on the workers. "auto": Cholesky where its memory is at hand
+        and it is safe, else "pcg".
+    memory_limit
+        Bytes that may be used in this process.
+    persist
+        Keep the data in the memory of the workers from one pass to the next. False makes every pass
+        compute it again.
+    """
+    kind = _kind(positions, features, backend, precision, threads)
+    known = "auto" if solver == "pcg" else solver
+    settings = Settings(alpha, heads, known, certify, memory_limit)
+    if settings.solver in ("dual", "qr"):
+        raise ValueError(
+            f"solver: {settings.solver!r} needs the data in one place; on a cluster, 'cholesky', "
+            "'eigh' or 'pcg'"
+        )
+    cluster = _Cluster(Z, y, sample_weight, kind)
+    if persist:
+        cluster.persist()
+    stages = Stages()
+    with stages.timed("data"):
+        operator = cluster.operator()
+    if operator.total_weight <= 0:
+        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+    reason = "asked for"
+    if solver != "pcg":
+        settings.require_possible(
+            operator.features, operator.d_out, kind.positions, operator.n_samples
+        )
+        with stages.timed("moments"):
+            sums = cluster.moments()
+        with stages.timed("solve"):
+            choice = _factorised(sums, settings)
+        if isinstance(choice, Choice):
+            return _fit_factorised(choice, sums, operator, settings, stages)
+        reason = f"{choice}, so the equations were solved on the workers"
+    with stages.timed("solve"):
+        found = solve_pcg(operator, float(alpha))
+    return _result(
+        found.solution,
+        f"{reason}; {found.reason}",
+        found.condition,
+        "pcg",
+        None,
+        settings,
+        stages,
+        features=operator.features,
+        positions=kind.positions,
+        n_samples=operator.n_samples,
+        mean_squared_target=found.mean_squared_target,
+        backend=get_backend(kind.backend).name,
+        moments=None,
+    )
+
+
+def _fit_factorised(
+    choice: Choice, sums: Moments, operator: SummedOperator, settings: Settings, stages: Stages
+) -> Fit:
+    """Solve here, refine on the workers."""
+    weight, alpha = sums.required_weight(), float(settings.alpha)
+    with stages.timed("refine"):
+        start = choice.factorisation.solve(sums.cross() / weight).T
+        solution = refine_on_data(start, choice, alpha, weight, operator.gradient)
+    return _result(
+        solution,
+        choice.reason,
+        choice.factorisation.condition,
+        choice.factorisation.name,
+        _certificate(sums, choice, settings, stages),
+        settings,
+        stages,
+        features=sums.features,
+        positions=sums.positions,
+        n_samples=sums.n_samples,
+        mean_squared_target=float(sums.sums.energy.sum()) / weight,
+        backend=get_backend(sums.backend).name,
+        moments=sums,
+    )
+
+
+def _factorised(moments: Moments, settings: Settings) -> Choice | str:
+    """Factorise the normal equations; or, for "auto", why that is not safe."""
+    form = normal_matrix(moments, float(settings.alpha))
+    if settings.solver != "auto":
+        return factorise(form, settings.solver, steps=moments.rounding_steps)
+    start = time.perf_counter()
+    factor = try_cholesky(form(), moments.rounding_steps)
+    if isinstance(factor, str):
+        return factor
+    return Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
