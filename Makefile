@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench count wheel clean
+.PHONY: demo test lint bench bench-stream count wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,10 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/run.py
+
+# Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
+bench-stream: $(VENV)/installed
+	$(BIN)/python bench/stream.py
 
 # Instructions under callgrind (needs valgrind and cmake); UPDATE=1 keeps the new counts.
 count:

@@ -18,6 +18,7 @@ import competitors
 import matplotlib as mpl
 import numpy as np
 from machine import alternate, extra_memory, flop_rate, processor
+from tables import show_in
 
 import linattn_fast as la
 from linattn_fast import _cpu
@@ -213,14 +214,6 @@ def plot(rows: list[Row], machine: str) -> None:
     figure.savefig(RESULTS / "plot.png", dpi=110)
 
 
-def show_in_readme(text: str) -> None:
-    """Replace what stands between the two marks in the README."""
-    readme = Path(__file__).parent.parent / "README.md"
-    before, rest = readme.read_text().split("<!-- bench/results/table.md -->\n")
-    after = rest.split("<!-- end -->")[1]
-    readme.write_text(f"{before}<!-- bench/results/table.md -->\n{text}<!-- end -->{after}")
-
-
 def main() -> None:
     peak, alone = (
         max(_cpu.multiply_add_rate(threads) for _ in range(5)) / 1e9
@@ -242,7 +235,7 @@ def main() -> None:
         json.dumps({"machine": machine, "rows": record}, indent=1) + "\n"
     )
     plot(rows, machine)
-    show_in_readme(text)
+    show_in("README.md", "bench/results/table.md", text)
     print("\n" + text)
 
 

@@ -49,11 +49,6 @@ def _module(name: str) -> Any:
         ) from error
 
 
-def _one_batch(batch: object) -> list[object]:
-    """The batches of a part that has one."""
-    return [batch]
-
-
 def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
     """Delayed blocks of an array, cut along its first axis only."""
     da = _module("dask.array")
@@ -68,8 +63,8 @@ def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
 
 
 def _delayed_batches(Z: Any, y: Any, sample_weight: Any) -> list[Any]:
-    """Lists of batches, delayed, one for each part of the data."""
-    dask, da, db = (_module(name) for name in ("dask", "dask.array", "dask.bag"))
+    """The batches of each part of the data: a delayed list of them, or a list of delayed ones."""
+    da, db = _module("dask.array"), _module("dask.bag")
     if isinstance(Z, da.Array):
         if Z.ndim != 3 or any(np.isnan(size) for size in Z.shape):
             raise ValueError(
@@ -82,13 +77,12 @@ def _delayed_batches(Z: Any, y: Any, sample_weight: Any) -> list[Any]:
             [None] * len(rows) if array is None else _blocks(array, name, rows)
             for name, array in given.items()
         ]
-        one = dask.delayed(_one_batch, pure=False)
-        return [one(block) for block in zip(*columns, strict=True)]
-    parts = []
+        return [[block] for block in zip(*columns, strict=True)]
+    parts: list[Any] = []
     if isinstance(Z, db.Bag):
-        parts = [dask.delayed(list, pure=False)(part) for part in Z.to_delayed()]
+        parts = Z.to_delayed()
     elif isinstance(Z, list | tuple) and all(map(_is_delayed, Z)):
-        parts = [dask.delayed(_one_batch, pure=False)(batch) for batch in Z]
+        parts = [[batch] for batch in Z]
     if not parts:
         raise TypeError(
             "Z: a Dask array, a bag of batches, or a list of delayed batches is needed, "
@@ -114,21 +108,32 @@ class _Cluster:
 
     def __init__(self, Z: Any, y: Any, sample_weight: Any, kind: Kind) -> None:
         self._dask = _module("dask")
-        make = self._dask.delayed(Part, pure=False)
-        batches = _delayed_batches(Z, y, sample_weight)
-        self._parts = [make(batch, i, kind) for i, batch in enumerate(batches)]
+        self._batches = _delayed_batches(Z, y, sample_weight)
+        self._parts: list[Any] | None = None
         self.kind = kind
 
     def persist(self) -> None:
         """Have the parts made now, and kept on the workers."""
-        self._parts = list(self._dask.persist(*self._parts))
+        make = self._dask.delayed(Part, pure=False)
+        parts = (make(batches, i, self.kind) for i, batches in enumerate(self._batches))
+        self._parts = list(self._dask.persist(*parts))
+
+    def _results(self, method: str, shared: list[Any]) -> list[Any]:
+        """Delayed results of a method of each part."""
+        if self._parts is not None:
+            call = self._dask.delayed(_call, pure=False)
+            return [call(part, method, *shared) for part in self._parts]
+        # In one task: a part between two tasks would invite the scheduler to move it
+        call = self._dask.delayed(_make_and_call, pure=False)
+        return [
+            call(batches, i, self.kind, method, *shared) for i, batches in enumerate(self._batches)
+        ]
 
     def total(self, add: Callable[[list[Any]], Any], method: str, *arguments: Any) -> Any:
         """Results of a method of each part, added up in a tree whose form never changes."""
         delayed = self._dask.delayed
         shared = [delayed(argument, pure=False) for argument in arguments]  # sent once, not a part
-        call = delayed(_call, pure=False)
-        level = [call(part, method, *shared) for part in self._parts]
+        level = self._results(method, shared)
         while len(level) > 1:
             level = [
                 delayed(add, pure=False)(level[first : first + _WIDTH])
@@ -159,6 +164,12 @@ class _Cluster:
 
 def _call(part: Part, method: str, *arguments: Any) -> Any:
     return getattr(part, method)(*arguments)
+
+
+def _make_and_call(
+    batches: list[object], number: int, kind: Kind, method: str, *arguments: Any
+) -> Any:
+    return _call(Part(batches, number, kind), method, *arguments)
 
 
 def _kind(
