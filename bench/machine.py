@@ -35,12 +35,11 @@ def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
     return [statistics.median(spent) for spent in times]
 
 
-def in_fresh_process(code: str) -> float:
-    """Run a program that prints one number."""
-    outcome = subprocess.run(
+def in_fresh_process(code: str) -> str:
+    """What a program prints."""
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return float(outcome.stdout)
+    ).stdout
 
 
 def extra_memory(positions: str, d: int, N: int, n: int) -> int:
@@ -65,7 +64,8 @@ def flop_rate(positions: str, d: int, N: int, n: int, flops: float, repeats: int
 
     Both are medians of runs in turns, in a fresh process: no other library's threads disturb.
     """
-    return in_fresh_process(f"""
+    return float(
+        in_fresh_process(f"""
 import statistics, time
 import numpy as np, linattn_fast as la
 from linattn_fast import _cpu
@@ -78,3 +78,4 @@ for _ in range({repeats} + 1):
     seconds.append(time.perf_counter() - start)
 print({flops} / statistics.median(seconds[1:]) / statistics.median(peaks[1:]))
 """)
+    )

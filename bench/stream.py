@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +74,7 @@ else:
         size = np.sqrt(wanted.gram_diagonal())
         error = np.abs(moments.gram() - wanted.gram()) / (size * size[:, None])
         assert error.max() < 1e-12, error.max()
-print({{"memory": (peak() - before) * 1024, "seconds": time.perf_counter() - start}}[{result!r}])
+print((peak() - before) * 1024, time.perf_counter() - start)
 """
 
 
@@ -83,11 +82,15 @@ def streaming(folder: Path, n_bytes: int = 2 * 10**9) -> list[Row]:
     """2 GB of tokens in a file: peak of memory beyond what the program has, and time."""
     path = folder / "Z.npy"
     N = write_tokens(path, n_bytes)
-    run = partial(STREAMING.format, path=str(path), D=D)
-    in_fresh_process(run(what="check", result="memory"))
-    memory = in_fresh_process(run(what="moments", result="memory"))
-    seconds = in_fresh_process(run(what="moments", result="seconds"))
-    reading = in_fresh_process(run(what="reading", result="seconds"))
+
+    def run(what: str) -> tuple[float, float]:
+        printed = in_fresh_process(STREAMING.format(path=str(path), D=D, what=what))
+        memory, seconds = (float(word) for word in printed.split())
+        return memory, seconds
+
+    run("check")
+    memory, seconds = run("moments")
+    reading = run("reading")[1]
     path.unlink()
     scenario = f"stream {in_words(n_bytes)} from a file to moments, d = {D}, N = {N:,}"
     return [

@@ -202,21 +202,30 @@ def test_a_worker_killed_between_two_passes_changes_nothing(client, monkeypatch,
 
 
 def test_only_coefficients_travel_between_passes(client, monkeypatch):
-    """No message of the passes is as large as a part of the data."""
+    """Neither to and from the workers nor among them goes as much as one part of the data."""
     rng = np.random.default_rng(0)
     Z, y = rng.standard_normal((3000, 40, 3)), rng.standard_normal((3000, 1))
-    sizes, total = [], lad._Cluster.total
+    sizes, moved, total = [], [], lad._Cluster.total
+
+    def among_workers():
+        counts = client.run(lambda dask_worker: dask_worker.transfer_incoming_bytes_total)
+        return sum(counts.values())
 
     def measured(self, *arguments):
+        if arguments[1] == "apply" and not sizes:
+            moved.append(among_workers())
         found = total(self, *arguments)
         parts = arguments[2:] + (tuple(found) if isinstance(found, tuple) else (found,))
         sizes.append(sum(x.nbytes for x in parts if hasattr(x, "nbytes")))
         return found
 
     monkeypatch.setattr(lad._Cluster, "total", measured)
-    lad.fit(da.from_array(Z, chunks=(1000, 40, 3)), y, solver="pcg", heads=None)
-    assert len(sizes) > 5
-    assert max(sizes) <= 8 * (18 + 18 + 6 * 6 + 3 * 3 + 10)
+    array = da.from_array(Z, chunks=(1000, 40, 3))
+    lad.fit(array, y, solver="pcg", heads=None, certify=False)
+    moved.append(among_workers())
+    assert len(sizes) > 10
+    assert max(sizes) <= 8 * (18 + 6 * 6 + 3 * 3)  # Kronecker factors; coefficients are 18
+    assert moved[-1] - moved[0] < Z[:1000].nbytes
 
 
 # ------------------------------------------------------------------------------------- bad requests

@@ -111,7 +111,10 @@ def test_the_accumulated_bytes_are_those_estimated(rng):
 
 def test_a_request_over_the_limit_is_refused_with_both_numbers(rng):
     Z = rng.standard_normal((200, 3, 6))
-    message = r"fit: d = 6 \(126 features\), solver 'cholesky', needs .*, memory_limit is 100 kB"
+    message = (
+        r"fit: d = 6 \(126 features\), no solver is possible: 'cholesky' needs .*, "
+        r"'dual' needs .*, 'pcg' needs .*; memory_limit is 100 kB"
+    )
     with pytest.raises(MemoryError, match=message):
         la.fit(Z, np.zeros(200), memory_limit=100_000)
     with pytest.raises(MemoryError, match="certify: the dense second moment of d = 6"):

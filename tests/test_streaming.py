@@ -431,6 +431,36 @@ def test_a_second_reading_recovers_what_the_gram_lost(tmp_path, rng, small_batch
 
 
 @pytest.mark.parametrize("form", ["memmap", "list"])
+def test_conjugate_gradients_read_a_stream_in_every_pass(
+    tmp_path, rng, positions, form, small_batches
+):
+    Z, y, _ = planted(rng, positions)
+    y = y + 0.1 * rng.standard_normal(y.shape)
+    w = rng.random(len(Z))
+    expected = la.fit(Z, y, positions=positions, sample_weight=w, solver="pcg", heads=None)
+    if form == "memmap":
+        data = (on_disk(tmp_path, "Z", Z), y)
+        fit = la.fit(*data, positions=positions, sample_weight=w, solver="pcg", heads=None)
+    else:
+        stream = [(Z[i : i + 90], y[i : i + 90], w[i : i + 90]) for i in range(0, 600, 90)]
+        fit = la.fit(stream, positions=positions, solver="pcg", heads=None)
+    assert_same_fit(fit, expected)
+    assert fit.info.solver == "pcg"
+    assert "read in every pass" in fit.info.reason
+    assert fit.certificate.lambda_min == pytest.approx(expected.certificate.lambda_min, rel=1e-6)
+    assert fit.certificate.noise_samples == pytest.approx(expected.certificate.noise_samples)
+
+
+def test_a_stream_whose_gram_does_not_fit_is_fitted_without_it(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(sources, "BATCH_BYTES", 200_000)
+    Z, y = rng.standard_normal((1500, 6, 10)), rng.standard_normal(1500)
+    fit = la.fit(on_disk(tmp_path, "Z", Z), y, heads=None, certify=False, memory_limit=3_000_000)
+    assert fit.info.solver == "pcg"
+    assert fit.info.reason.startswith("Cholesky needs 5.54 MB, more than the 3 MB that may be used")
+    assert_same_fit(fit, la.fit(Z, y, heads=None, certify=False, solver="cholesky"))
+
+
+@pytest.mark.parametrize("form", ["memmap", "list"])
 def test_singular_streams_are_solved_on_the_data(tmp_path, rng, form, small_batches):
     Z = rng.standard_normal((400, 5, 3))
     Z[:, :, 2] = Z[:, :, 0]
@@ -477,6 +507,8 @@ def test_bad_streams_of_a_fit_are_named(rng, small_batches):
         ([(Z, y), (Z, np.ones((50, 2)))], {}, "^y: d_out = 1 targets.*in batch 1$"),
         ([(Z, y, 0 * y)] * 2, {}, "^sample_weight: at least one weight must be positive"),
         (iter([(Z, y)]), {"solver": "qr"}, "^solver: 'qr' reads the data again"),
+        (iter([(Z, y)]), {"solver": "pcg"}, "^solver: 'pcg' reads the data again"),
+        ([(Z, y, 0 * y)] * 2, {"solver": "pcg"}, "^sample_weight: at least one weight"),
         (iter([(Z, y)]), {"sample_weight": y}, "^sample_weight: Z is an iterable of batches"),
     ]:
         with pytest.raises(ValueError, match=message):

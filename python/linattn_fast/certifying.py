@@ -27,6 +27,7 @@ from .tokens import (
     as_tokens,
     as_weights,
     non_finite_error,
+    require_positive,
     total_weight,
 )
 
@@ -37,11 +38,13 @@ _DENSE_UP_TO = 64
 """Below this size a dense eigendecomposition is faster than an iteration."""
 
 
-def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
+def largest_eigenvalue(
+    apply: Callable[[Floats], Floats], p: int, *, tolerance: float = 1e-10
+) -> float:
     """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
 
-    The iteration approaches it from below; it stops at a relative change of about 1e-10. It starts
-    from a fixed vector, so the result is the same every time.
+    The iteration approaches it from below; it stops at a relative change of about ``tolerance``. It
+    starts from a fixed vector, so the result is the same every time.
     """
     if p <= _DENSE_UP_TO:
         matrix = np.stack([apply(column) for column in np.eye(p)])
@@ -49,9 +52,11 @@ def largest_eigenvalue(apply: Callable[[Floats], Floats], p: int) -> float:
     operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(p)
     try:
-        values = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+        values = eigsh(
+            operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False
+        )
         return float(values[0])
-    except ArpackError:  # hundreds of eigenvalues within 1e-10: any of them will do
+    except ArpackError:  # hundreds of eigenvalues within the tolerance: any of them will do
         vector = start
         for _ in range(100):
             vector = apply(vector / np.linalg.norm(vector))
@@ -227,8 +232,8 @@ def certify(
         tokens = as_tokens(Z, offsets)
         chosen = as_features(features, tokens.d)
         weights = as_weights(sample_weight, len(tokens))
-        if weights is not None and not weights.any():
-            raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+        if weights is not None:
+            require_positive(float(weights.max()))
         if tokens.n_samples(positions) < chosen.count and not spectrum:
             get_backend(backend)  # a wrong name is an error all the same
             if not all(np.isfinite(sequence).all() for sequence in tokens):

@@ -1,8 +1,8 @@
 """Conjugate gradients for several right-hand sides that share their passes over the data.
 
 Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v)
-(:mod:`linattn_fast.whitening`), that is K v = E'(G) with K = E' (Lambda + alpha I) E. Rows that have
-converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
+(:mod:`linattn_fast.whitening`), that is K v = E'(G) with K = E' (Lambda + alpha I) E. Rows that
+have converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
 values estimate the spectrum of K.
 """
 
@@ -19,8 +19,9 @@ from .normal_operator import NormalOperator
 from .tokens import Floats
 from .whitening import Coordinates
 
-Watch: TypeAlias = Callable[[float, float], object]
-"""Called after each iteration with the relative residual and the tolerance; may raise to stop."""
+Watch: TypeAlias = Callable[[int, float, float], object]
+"""Called after each iteration with its number in this solve, the relative residual and the
+tolerance; may raise to stop."""
 
 
 @dataclass
@@ -57,6 +58,7 @@ def conjugate_gradients(
     tolerance: float,
     limit: int,
     watch: Watch | None = None,
+    enough: Callable[[Iterate], bool] | None = None,
     iterate: Iterate | None = None,
 ) -> Iterate:
     """Solve K v = right (m, r, t) from v = 0, to a relative residual of ``tolerance`` in each row.
@@ -65,6 +67,8 @@ def conjugate_gradients(
     ----------
     limit
         Most iterations.
+    enough
+        Asked after each iteration whether the caller has seen what it wanted.
     iterate
         Where to keep the state, for callers that want it after an exception.
     """
@@ -97,7 +101,9 @@ def conjugate_gradients(
         # Without curvature a direction is invisible to the data: there is nothing left to gain.
         active = active[(relative > tolerance) & (step > 0)]
         if watch is not None:
-            watch(state.residual, tolerance)
+            watch(state.iterations, state.residual, tolerance)
+        if enough is not None and enough(state):
+            break
     state.converged = len(active) == 0
     return state
 
@@ -105,4 +111,4 @@ def conjugate_gradients(
 def _squares(rows: Floats) -> Floats:
     """Sum of squares of each row, (m,)."""
     flat = rows.reshape(len(rows), -1)
-    return np.einsum("ai,ai->a", flat, flat)
+    return np.asarray(np.einsum("ai,ai->a", flat, flat))

@@ -15,25 +15,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
+from .assembling import assemble
 from .backend import Precision, get_backend
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .features import Features, as_features
 from .few_heads import normal_matrix
-from .fitting import _certificate, _result
+from .fitting import certificate_of_fit
+from .machine import usable_memory
+from .matrix_free import fit_operator
+from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
-from .pcg import solve_pcg
 from .problem import Settings, Stages
+from .progress import Bar
 from .residuals import refine_on_data
 from .result import Fit
 from .solve import Choice, factorise, try_cholesky
 from .summed_operator import SummedOperator
 from .threads import num_threads
-from .tokens import Positions, as_positions
+from .tokens import Positions, as_positions, require_positive
 
 _WIDTH = 8
 """Results added up by one task."""
@@ -158,6 +163,7 @@ class _Cluster:
             sizes.d_out,
             sizes.n_samples,
             sizes.total_weight,
+            sizes.largest_weight,
             lambda name, *arguments: self.total(merged_sums, "apply", name, *arguments),
         )
 
@@ -241,6 +247,7 @@ def fit(
     memory_limit: int | None = None,
     threads: int = 1,
     persist: bool = True,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
     """Learn the layer that fits best from data on a cluster; see :func:`linattn_fast.fit`.
 
@@ -259,10 +266,13 @@ def fit(
     persist
         Keep the data in the memory of the workers from one pass to the next. False makes every pass
         compute it again.
+    progress
+        Of conjugate gradients: True shows a bar; a function is called with the iterations done and
+        an estimate of their number. Dask has its own means for the rest.
     """
     kind = _kind(positions, features, backend, precision, threads)
-    known = "auto" if solver == "pcg" else solver
-    settings = Settings(alpha, heads, known, certify, memory_limit)
+    settings = Settings(alpha, heads, solver, certify, memory_limit)
+    Bar(0, "", progress)  # checked before any work, as everything else
     if settings.solver in ("dual", "qr"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data in one place; on a cluster, 'cholesky', "
@@ -274,37 +284,42 @@ def fit(
     stages = Stages()
     with stages.timed("data"):
         operator = cluster.operator()
-    if operator.total_weight <= 0:
-        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-    reason = "asked for"
-    if solver != "pcg":
-        settings.require_possible(
-            operator.features, operator.d_out, kind.positions, operator.n_samples
-        )
+    require_positive(operator.total_weight)
+    why = "asked for"
+    if solver == "auto":
+        needed, limit = _needed(operator, kind.positions), as_memory_limit(memory_limit)
+        available = usable_memory() if limit is None else limit
+        if needed > available:
+            settings = replace(settings, solver="pcg")
+            why = f"Cholesky needs {in_words(needed)} here, where {in_words(available)} may be used"
+    settings.require_possible(operator.features, operator.d_out, kind.positions, operator.n_samples)
+    if settings.solver != "pcg":
         with stages.timed("moments"):
             sums = cluster.moments()
         with stages.timed("solve"):
             choice = _factorised(sums, settings)
         if isinstance(choice, Choice):
             return _fit_factorised(choice, sums, operator, settings, stages)
-        reason = f"{choice}, so the equations were solved on the workers"
-    with stages.timed("solve"):
-        found = solve_pcg(operator, float(alpha))
-    return _result(
-        found.solution,
-        f"{reason}; {found.reason}",
-        found.condition,
-        "pcg",
-        None,
+        why = f"{choice}, so the equations are solved on the data"
+    return fit_operator(
+        operator,
         settings,
-        stages,
-        features=operator.features,
+        f"{why}; passes on the workers",
+        progress,
         positions=kind.positions,
-        n_samples=operator.n_samples,
-        mean_squared_target=found.mean_squared_target,
         backend=get_backend(kind.backend).name,
-        moments=None,
+        noise_samples=operator.noise_samples,
+        source=None,
+        moments=cluster.moments,
     )
+
+
+def _needed(operator: SummedOperator, positions: Positions) -> int:
+    """Bytes of Cholesky."""
+    features = operator.features
+    return estimate_memory(features.d, operator.d_out, positions=positions, features=features)[
+        "cholesky"
+    ]
 
 
 def _fit_factorised(
@@ -315,12 +330,12 @@ def _fit_factorised(
     with stages.timed("refine"):
         start = choice.factorisation.solve(sums.cross() / weight).T
         solution = refine_on_data(start, choice, alpha, weight, operator.gradient)
-    return _result(
+    return assemble(
         solution,
         choice.reason,
         choice.factorisation.condition,
         choice.factorisation.name,
-        _certificate(sums, choice, settings, stages),
+        certificate_of_fit(sums, choice, settings, stages),
         settings,
         stages,
         features=sums.features,

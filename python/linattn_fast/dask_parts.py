@@ -44,6 +44,7 @@ class Described(NamedTuple):
     d_out: int
     n_samples: int
     total_weight: float
+    largest_weight: float
 
 
 _DERIVED = ("batches", "operators")
@@ -136,9 +137,13 @@ class Part:
         """Sizes of the part; None when it is empty."""
         if not self.batches:
             return None
-        n_samples = sum(operator.n_samples for operator in self.operators)
-        weight = sum(operator.total_weight for operator in self.operators)
-        return Described(self.batches[0][0].d, self.operators[0].d_out, n_samples, weight)
+        return Described(
+            self.batches[0][0].d,
+            self.operators[0].d_out,
+            sum(operator.n_samples for operator in self.operators),
+            sum(operator.total_weight for operator in self.operators),
+            max(1.0 if w is None else float(w.max()) for _, _, w in self.batches),
+        )
 
     def apply(self, name: str, *arguments: Floats) -> Any:
         """Call a method of the normal equations, see :class:`NormalOperator`."""
@@ -174,4 +179,5 @@ def merged_sizes(parts: list[Described | None]) -> Described | None:
         found[0].d_out,
         sum(sizes.n_samples for sizes in found),
         sum(sizes.total_weight for sizes in found),
+        max(sizes.largest_weight for sizes in found),
     )

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .assembling import assemble
 from .backend import Precision, get_backend
 from .certificate import Certificate
 from .certifying import (
@@ -24,17 +25,20 @@ from .certifying import (
     certifying_factor,
     counted_on_data,
 )
+from .choosing import choose_solver
 from .dual import Kernel, solve_dual
 from .features import Features
-from .few_heads import heads_of_fit, normal_matrix
-from .memory import as_memory_limit, estimate_memory
+from .few_heads import normal_matrix
+from .machine import usable_memory
+from .matrix_free import fit_pcg
+from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
-from .result import Fit, FitInfo
+from .result import Fit
 from .solve import Choice, Solver, factorise, try_cholesky
 from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
 from .tokens import Floats, Positions, as_positions
@@ -79,57 +83,6 @@ def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tup
     return coefficients, Choice(spectral, reason, time.perf_counter() - start)
 
 
-def _result(
-    solution: Solution,
-    reason: str,
-    condition: float,
-    solver: str,
-    certificate: Certificate | None,
-    settings: Settings,
-    stages: Stages,
-    *,
-    features: Features,
-    positions: Positions,
-    n_samples: int,
-    mean_squared_target: float,
-    backend: str,
-    moments: Moments | None,
-) -> Fit:
-    """Recover heads and put everything together."""
-    heads = None
-    if settings.heads is not None:
-        with stages.timed("heads"):
-            solution, heads = heads_of_fit(
-                solution,
-                settings.heads,
-                features,
-                condition=condition,
-                alpha=float(settings.alpha),
-                mean_squared_target=mean_squared_target,
-                moments=moments,
-            )
-    coefficients = np.ascontiguousarray(solution.coefficients)
-    coefficients.setflags(write=False)
-    estimate = estimate_memory(
-        features.d, len(coefficients), positions=positions, n_samples=n_samples, features=features
-    )
-    info = FitInfo(
-        solver=solver,
-        reason=reason,
-        condition=condition,
-        mean_squared_error=solution.mean_squared_error,
-        mean_squared_target=mean_squared_target,
-        refinements=solution.refinements,
-        backend=backend,
-        n_samples=n_samples,
-        dimension=features.count,
-        seconds=dict(stages),
-        bytes=estimate[solver],
-        heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
-    )
-    return Fit(coefficients, features, heads, certificate, info, positions)
-
-
 def fit_moments(
     moments: Moments,
     *,
@@ -142,7 +95,7 @@ def fit_moments(
     """Fit from moments alone: :meth:`Moments.fit`."""
     # Any string may turn up as solver: Settings checks it.
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    if settings.solver in ("dual", "qr"):
+    if settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
         )
@@ -157,12 +110,12 @@ def fit_moments(
         coefficients, choice = _solve_primal(moments, settings)
     with stages.timed("loss"):
         solution = Solution(coefficients, (), moments.loss(coefficients))
-    return _result(
+    return assemble(
         solution,
         choice.reason,
         choice.factorisation.condition,
         choice.factorisation.name,
-        _certificate(moments, choice, settings, stages),
+        certificate_of_fit(moments, choice, settings, stages),
         settings,
         stages,
         features=moments.features,
@@ -174,7 +127,7 @@ def fit_moments(
     )
 
 
-def _certificate(
+def certificate_of_fit(
     moments: Moments,
     choice: Choice,
     settings: Settings,
@@ -280,28 +233,33 @@ def fit(
     settings = Settings(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
-    chosen, n_samples = problem.features, problem.n_samples
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
-    if once and solver in ("dual", "qr"):
+    if once and solver in ("dual", "qr", "pcg"):
         raise ValueError(
             f"solver: {solver!r} reads the data again, and an iterator can be read only once; "
             "give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
         )
-    if solver == "auto" and n_samples is not None and n_samples < chosen.count:
-        settings = replace(settings, solver="dual")
-    settings.require_possible(chosen, problem.d_out, positions, n_samples)
+    why = "asked for"
+    if solver == "auto" and not once:
+        settings, why = _chosen(settings, problem)
+    settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
-        return _fit_dual(problem.loaded(), settings, asked=solver == "dual", progress=progress)
+        loaded = problem.loaded()
+        settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
+        return _fit_dual(loaded, settings, why, progress=progress)
+    if settings.solver == "pcg":
+        return fit_pcg(problem, settings, why, progress)
 
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
     if once:
         return _fit_once(moments, settings, stages)
-    if solver == "auto" and moments.n_samples < chosen.count:  # known only now
+    if solver == "auto" and moments.n_samples < moments.dimension:  # known only now
         settings = replace(settings, solver="dual")
-        settings.require_possible(chosen, problem.d_out, positions, moments.n_samples)
-        return _fit_dual(problem.loaded(), settings, asked=False, progress=False)
+        settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
+        why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
+        return _fit_dual(problem.loaded(), settings, why, progress=False)
     with stages.timed("solve"):
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
@@ -312,15 +270,15 @@ def fit(
             moments.required_weight(),
             partial(gradient_of, problem),
         )
-    return _result(
+    return assemble(
         solution,
-        choice.reason,
+        f"{choice.reason}; {why}" if solver == "auto" else choice.reason,
         choice.factorisation.condition,
         choice.factorisation.name,
-        _certificate(moments, choice, settings, stages, problem),
+        certificate_of_fit(moments, choice, settings, stages, problem),
         settings,
         stages,
-        features=chosen,
+        features=problem.features,
         positions=positions,
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
@@ -337,11 +295,53 @@ def _fit_once(moments: Moments, settings: Settings, stages: Stages) -> Fit:
     return replace(fit, info=replace(fit.info, reason=reason, seconds=seconds))
 
 
+def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
+    """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
+    n, features = problem.n_samples, problem.features
+    limit = as_memory_limit(settings.memory_limit)
+    fewer = f"{n} samples are fewer than the {features.count} features"
+    if isinstance(settings.heads, int):
+        if n is not None and n < features.count:
+            return replace(settings, solver="dual"), fewer
+        return settings, "a number of heads needs the Gram in any case"
+    if isinstance(problem, StreamedProblem):
+        if n is not None and n < features.count:
+            return replace(settings, solver="dual"), fewer
+        return _chosen_for_stream(settings, problem, limit)
+    name, why = choose_solver(
+        features,
+        problem.d_out,
+        problem.positions,
+        problem.n_samples,
+        len(problem.tokens) if problem.positions == "all" else problem.n_samples,
+        certify=settings.certify,
+        memory_limit=limit,
+    )
+    if name == "cholesky":
+        return settings, why
+    return replace(settings, solver="dual" if name == "dual" else "pcg"), why
+
+
+def _chosen_for_stream(
+    settings: Settings, problem: StreamedProblem, limit: int | None
+) -> tuple[Settings, str]:
+    """Cholesky, which reads the data least often, wherever it fits; else PCG."""
+    estimate = estimate_memory(
+        problem.d, problem.d_out, positions=problem.positions, features=problem.features
+    )
+    available = usable_memory() if limit is None else limit
+    if estimate["cholesky"] <= available:
+        return settings, "a stream, which Cholesky reads least often"
+    size = in_words(estimate["cholesky"])
+    why = f"Cholesky needs {size}, more than the {in_words(available)} that may be used"
+    return replace(settings, solver="pcg"), why
+
+
 def _fit_dual(
     problem: Problem,
     settings: Settings,
+    why: str,
     *,
-    asked: bool,
     progress: bool | Callable[[int, Any], object],
 ) -> Fit:
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
@@ -353,7 +353,6 @@ def _fit_dual(
     y = problem.targets.rows().astype(np.float64)
     with stages.timed("solve"):
         dual = solve_dual(kernel, y, float(settings.alpha))
-    why = "asked for" if asked else f"{n} samples are fewer than the {p} features"
     certificate, moments = None, None
     if isinstance(settings.heads, int) or (settings.certify and n >= p):
         with stages.timed("moments"):
@@ -369,7 +368,7 @@ def _fit_dual(
                 factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
                 certificate = certificate_from(moments, factor)
     weights = kernel.root**2
-    return _result(
+    return assemble(
         dual.solution,
         f"{why}; {dual.reason}",
         dual.condition,

@@ -7,12 +7,44 @@ import math
 from . import compact
 from .features import Features, as_features, pair_count
 from .machine import usable_memory
+from .threads import get_num_threads
 from .tokens import Positions, as_positions, as_size
 
 
 def compact_bytes(features: Features, d_out: int, positions: Positions = "last") -> int:
     """Bytes of the compact Gram, the cross moment and the energy."""
     return 8 * (math.prod(compact.shape(features, positions)) + d_out * (features.count + 1))
+
+
+def kept_samples_bytes(features: Features, d_out: int, positions: Positions, columns: int) -> int:
+    """Bytes of the packed samples that PCG keeps between passes where there is room.
+
+    A column is a sample, or for "all" a sequence, with S of its queries in the place of z.
+    """
+    q, k = features.n_pairs, features.n_queries
+    rows = q + pair_count(k) + 1 if positions == "all" else q + k + d_out + 1
+    return 8 * rows * (columns + 16)
+
+
+def _slabs_bytes(n_samples: int, entries: int) -> int:
+    """Bytes of the partial sums of a pass, as csrc/core/slabs.hpp cuts them."""
+    blocks = -(-n_samples // 256)
+    affordable = max(8, (32 << 20) // max(entries, 1))
+    return 8 * entries * max(1, min(blocks // 4, 64, affordable))
+
+
+def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
+    """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
+    q, k, p = features.n_pairs, features.n_queries, features.count
+    rows = 8 * 528 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
+    factors = q * q + k * k + q * k
+    # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
+    # vectors of the iteration; then those with the sums of a pass.
+    setup = _slabs_bytes(n_samples, factors) + 16 * factors
+    vectors = 8 * 16 * max(d_out, 3) * p
+    decomposition = 8 * 7 * (q * q + k * k)
+    passes = 8 * 2 * (q * q + k * k) + _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
+    return rows + vectors + max(setup, decomposition, passes)
 
 
 def estimate_memory(
@@ -34,7 +66,7 @@ def estimate_memory(
     positions
         "last", "all" or "causal".
     n_samples
-        Number of samples, which the dual solver's memory depends on.
+        Number of samples, which the memory of "dual" and "pcg" depends on.
     features
         Which features take part; None is all.
 
@@ -43,7 +75,8 @@ def estimate_memory(
     dict
         ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"``, ``"eigh"``
         and ``"qr"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
-        given: a fit from the kernel of the samples.
+        given: a fit from the kernel of the samples; ``"pcg"``, then too: conjugate gradients that
+        make the samples anew in every pass (they are kept between passes where there is room).
 
     Examples
     --------
@@ -68,6 +101,7 @@ def estimate_memory(
     if n_samples is not None:
         n = as_size(n_samples, "n_samples")
         # The kernel and the product it is formed from; s, z and their copies; the answer.
+        estimate["pcg"] = _pcg_bytes(features, d_out, n)
         estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
     return estimate
 

@@ -48,10 +48,7 @@ class PcgSolution:
     mean_squared_target: float
     reason: str
     factors: KroneckerFactors
-    whitening: Whitening
-    least_ritz: float | None
-    """Estimate of the smallest eigenvalue of the whitened second moment; None where none was
-    made."""
+    """Of the data, for a certificate."""
 
 
 class _Solve:
@@ -111,35 +108,20 @@ def _least_ritz_value(
     operator: NormalOperator, coordinates: Coordinates, watch: Watch | None, limit: int
 ) -> tuple[float, int]:
     """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
-    start = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
-    state = Iterate(np.zeros(0))
-    found = float("inf")
 
-    class Found(Exception):
-        pass
+    def is_null(state: Iterate) -> bool:
+        return state.iterations % 10 == 0 and float(state.ritz_values()[0]) < _NULL
 
-    def look(residual: float, tolerance: float) -> None:
-        nonlocal found
-        if watch is not None:
-            watch(residual, tolerance)
-        if state.iterations % 10 == 0:
-            found = float(state.ritz_values()[0])
-            if found < _NULL:
-                raise Found
-
-    try:
-        conjugate_gradients(
-            operator,
-            coordinates,
-            0.0,
-            start,
-            tolerance=_PROBE_TOLERANCE,
-            limit=limit,
-            watch=look,
-            iterate=state,
-        )
-    except Found:
-        return found, state.iterations
+    state = conjugate_gradients(
+        operator,
+        coordinates,
+        0.0,
+        np.random.default_rng(0).standard_normal((1, *coordinates.shape)),
+        tolerance=_PROBE_TOLERANCE,
+        limit=limit,
+        watch=watch,
+        enough=is_null,
+    )
     values = state.ritz_values()
     return (float(values[0]) if len(values) else 0.0), state.iterations
 
@@ -154,9 +136,9 @@ def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None
     alpha
         Ridge.
     watch
-        Called after each iteration with the relative residual and the tolerance. An exception that
-        it raises, KeyboardInterrupt included, leaves with an attribute ``iterate``: the
-        coefficients (d_out, p) found so far.
+        Called after each iteration, see :data:`~linattn_fast.conjugate_gradients.Watch`. An
+        exception that it or a pass raises, KeyboardInterrupt included, leaves with an attribute
+        ``iterate``: the coefficients (d_out, p) found so far.
     """
     weight = operator.total_weight
     factors = operator.kronecker_factors()
@@ -169,11 +151,10 @@ def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None
     if not state.converged:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     ritz = state.ritz_values()
-    least = None
     if alpha == 0 and C.any():
-        C, steps, least = _of_least_norm(solve, whitening, gradient, factors, C, steps, reasons)
+        C, steps = _of_least_norm(solve, whitening, gradient, factors, C, steps, reasons)
     if not whitening.full:
-        (a, b), (q, d) = whitening.ranks, (len(whitening.left), len(whitening.right))
+        (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
     error = float(operator.gradient(np.ascontiguousarray(C)).squared_error.sum()) / weight
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
@@ -185,8 +166,6 @@ def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None
         float(zero.squared_error.sum()) / weight,
         "; ".join(reasons),
         factors,
-        whitening,
-        least,
     )
 
 
@@ -198,7 +177,7 @@ def _of_least_norm(
     C: Floats,
     steps: tuple[float, ...],
     reasons: list[str],
-) -> tuple[Floats, tuple[float, ...], float]:
+) -> tuple[Floats, tuple[float, ...]]:
     """The solution of least norm; what was found already, unless Lambda is singular."""
     least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
     solve.iterations += spent
@@ -206,11 +185,11 @@ def _of_least_norm(
     if zeros.any():  # no data speaks about them
         C = np.where(zeros, 0.0, C)
     if least >= _NULL:
-        return C, steps, least
+        return C, steps
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
     shortest, shortest_steps, state = solve.refined(plain, gradient)
     if state.converged:
         reasons.append("singular second moment, solution of least norm from plain iterations")
-        return shortest, shortest_steps, least
+        return shortest, shortest_steps
     reasons.append("singular second moment; the solution is one of many, not that of least norm")
-    return C, steps, least
+    return C, steps

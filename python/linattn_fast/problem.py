@@ -67,7 +67,7 @@ class Settings:
             d, d_out, positions=positions, n_samples=n_samples, features=features
         )
         name = "cholesky" if self.solver == "auto" else self.solver
-        needed = estimate[name]
+        needed = estimate.get(name, 0)  # unknown before a stream of unknown length is read
         what = f"fit: d = {d} ({features.count} features), solver {name!r},"
         if isinstance(self.heads, int):  # the dense second moment is their metric
             needed = max(needed, estimate["cholesky"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from .backend import Progress
+from .conjugate_gradients import Watch
 
 
 class Bar:
@@ -72,4 +74,53 @@ class Bar:
         elif self._bar is not None:
             if total is not None:
                 self._bar.update(total - self._bar.n)
+            self._bar.close()
+
+
+class IterationBar:
+    """The same for an iteration whose end is not known: iterations, residual, estimated time.
+
+    A function is called with the iterations done and the number that the fall of the residual so
+    far suggests.
+    """
+
+    def __init__(self, label: str, progress: bool | Callable[[int, int], object]) -> None:
+        Bar(0, label, progress)  # checks
+        self._label = label
+        self._progress = progress
+        self._bar: Any = None
+        self._done = 0
+
+    def __enter__(self) -> Watch | None:
+        if self._progress is False:
+            return None
+        if self._progress is True:
+            from tqdm.auto import tqdm  # noqa: PLC0415  # only for those who want a bar
+
+            self._bar = tqdm(desc=self._label, unit="it")
+        return self._watch
+
+    def _watch(self, iteration: int, residual: float, tolerance: float) -> None:
+        self._done += 1
+        left = 0
+        if tolerance < residual < 1:  # a straight line in the logarithm
+            left = math.ceil(iteration * (math.log(tolerance) / math.log(residual) - 1))
+        if callable(self._progress):
+            self._progress(self._done, self._done + left)
+        elif self._bar is not None:
+            self._bar.total = self._done + left
+            self._bar.set_postfix(residual=f"{residual:.1e}", refresh=False)
+            self._bar.update(1)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if callable(self._progress):
+            if error is None:
+                self._progress(self._done, self._done)
+        elif self._bar is not None:
+            self._bar.total = self._done
             self._bar.close()

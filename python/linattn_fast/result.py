@@ -23,7 +23,7 @@ class FitInfo:
     """How a fit went."""
 
     solver: str
-    """"cholesky", "eigh", "dual" or "qr"."""
+    """"cholesky", "eigh", "dual", "qr" or "pcg"."""
     reason: str
     """Why that solver ran; a fallback is named here."""
     condition: float
@@ -43,6 +43,8 @@ class FitInfo:
     """Seconds per stage."""
     bytes: int = 0
     """Estimated peak of memory, beside the data."""
+    iterations: int = 0
+    """Of conjugate gradients, restarts included; 0 for the other solvers."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
 
@@ -56,7 +58,8 @@ class FitInfo:
             f"  mean squared error {self.mean_squared_error:.3g} "
             f"of mean squared target {self.mean_squared_target:.3g}\n"
             f"  refinement on the data: {steps}\n"
-            f"  heads: {self.heads or 'none'}\n"
+            + (f"  {self.iterations} iterations\n" if self.iterations else "")
+            + f"  heads: {self.heads or 'none'}\n"
             f"  {stages}; about {in_words(self.bytes)}"
         )
 

@@ -34,9 +34,9 @@ from .tokens import Floats
 MatrixMaker: TypeAlias = Callable[[], Floats]
 """Makes a fresh symmetric matrix (p, p) that may be overwritten."""
 
-Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr"]
-SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr")
-"""The first three are here; the others in :mod:`linattn_fast.dual` and ``orthogonal``."""
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg"]
+SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg")
+"""The first three are here; the others in :mod:`linattn_fast.dual`, ``orthogonal`` and ``pcg``."""
 
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0

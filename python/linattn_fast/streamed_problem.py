@@ -18,7 +18,7 @@ from .problem import Problem
 from .read_ahead import read_ahead
 from .sources import Batch, Source, StoredArrays, as_source, batch_bytes_for
 from .streaming import accumulate, located
-from .tokens import Floats, Positions, Tokens, as_targets, as_tokens, as_weights
+from .tokens import Floats, Positions, Tokens, as_targets, as_tokens, as_weights, require_positive
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class StreamedProblem:
             precision=self.precision,
         )
         moments = accumulate(self.source, empty, progress)
-        if moments.total_weight <= 0:
-            raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+        require_positive(moments.total_weight)
         return moments
 
     def loaded(self) -> Problem:
@@ -120,8 +119,8 @@ def as_data(
     chosen = as_features(features, tokens.d)
     targets = as_targets(y, tokens, positions)
     weights = as_weights(sample_weight, len(tokens))
-    if weights is not None and not weights.any():
-        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+    if weights is not None:
+        require_positive(float(weights.max()))
     engine = get_backend(backend).name
     return Problem(tokens, targets, weights, positions, engine, precision, chosen)
 

@@ -21,7 +21,7 @@ from .normal_operator import (
 )
 from .problem import Problem
 from .streamed_problem import StreamedProblem
-from .tokens import Floats
+from .tokens import Floats, require_positive, total_weight
 
 
 def operator_of(part: Problem, *, keep: bool) -> NormalOperator:
@@ -36,7 +36,7 @@ class SummedOperator:
 
     Parameters
     ----------
-    features, d_out, n_samples, total_weight
+    features, d_out, n_samples, total_weight, largest_weight
         Of all parts together.
     total
         Called with the name of a method and its arguments: the sum of its results over the parts.
@@ -48,12 +48,14 @@ class SummedOperator:
         d_out: int,
         n_samples: int,
         total_weight: float,
+        largest_weight: float,
         total: Callable[..., Any],
     ) -> None:
         self.features = features
         self.d_out = d_out
         self.n_samples = n_samples
         self.total_weight = total_weight
+        self.noise_samples = total_weight / largest_weight if largest_weight > 0 else 0.0
         self._total = total
 
     def kronecker_factors(self) -> KroneckerFactors:
@@ -71,11 +73,13 @@ class SummedOperator:
 
 def streamed_operator(problem: StreamedProblem) -> SummedOperator:
     """Operator of a stream: every call reads it once."""
-    n_samples, weight = 0, 0.0
+    n_samples, weight, largest = 0, 0.0, 0.0
     with problem.parts() as parts:
         for part in parts:
-            operator = operator_of(part, keep=False)
-            n_samples, weight = n_samples + operator.n_samples, weight + operator.total_weight
+            n_samples += part.n_samples
+            weight += total_weight(part.tokens, part.weights, part.positions)
+            largest = max(largest, 1.0 if part.weights is None else float(part.weights.max()))
+    require_positive(weight)
 
     def total(name: str, *arguments: Floats) -> Any:
         with problem.parts() as parts:
@@ -83,4 +87,4 @@ def streamed_operator(problem: StreamedProblem) -> SummedOperator:
                 added, (getattr(operator_of(part, keep=False), name)(*arguments) for part in parts)
             )
 
-    return SummedOperator(problem.features, problem.d_out, n_samples, weight, total)
+    return SummedOperator(problem.features, problem.d_out, n_samples, weight, largest, total)

@@ -341,6 +341,12 @@ def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -
     return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
 
 
+def require_positive(weight: float) -> None:
+    """Check the total weight of all samples."""
+    if not weight > 0:
+        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+
+
 def as_positions(positions: object) -> Positions:
     """Check the name of a mode."""
     for known in POSITIONS:

@@ -48,8 +48,6 @@ class Whitening:
     right: Floats
     scale: Floats
     condition: float
-    ranks: tuple[int, int]
-    """Directions of A and of B that are not zero to rounding."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,7 +57,7 @@ class Whitening:
     @property
     def full(self) -> bool:
         """Whether every coefficient can be reached."""
-        return self.ranks == (len(self.left), len(self.right))
+        return self.shape == (len(self.left), len(self.right))
 
     def coefficients(self, v: Floats) -> Floats:
         """See :meth:`Coordinates.coefficients`."""
@@ -94,7 +92,7 @@ class PlainCoordinates:
 
 
 def _inverse_root(factor: SpectralFactor) -> Floats:
-    """L in the range of A with L' A L = I."""
+    """L in the range of A with L' A L = I, one column for each direction that is not zero."""
     kept = factor.values[len(factor.values) - factor.rank :]
     return factor.shortest(np.diag(1 / np.sqrt(kept)))
 
@@ -108,13 +106,13 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
     reached is the range of A (x) B.
     """
     A, B = factors.pairs / total_weight, factors.queries / total_weight
-    first, second = decompose(A.copy()), decompose(B.copy())
-    ranks, condition = (first.rank, second.rank), first.condition * second.condition
-    if alpha > EPS * float(np.linalg.norm(A, 2) * np.linalg.norm(B, 2)):
+    if alpha > EPS * float(np.trace(A) * np.trace(B)):
         a, left = eigh(A, check_finite=False)
         b, right = eigh(B, check_finite=False)
         products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
-        condition = min(condition, float(products[-1, -1] + alpha) / alpha)
-        return Whitening(left, right, 1 / np.sqrt(products + alpha), condition, ranks)
+        condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
+        return Whitening(left, right, 1 / np.sqrt(products + alpha), condition)
+    first, second = decompose(A), decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
-    return Whitening(left, right, np.ones((left.shape[1], right.shape[1])), condition, ranks)
+    scale = np.ones((first.rank, second.rank))
+    return Whitening(left, right, scale, first.condition * second.condition)
