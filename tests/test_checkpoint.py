@@ -155,7 +155,7 @@ moments.save(sys.argv[2])
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.skipif("LINATTN_SANITIZED" in os.environ, reason="many slow starts, nothing compiled")
 def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_leads_to_the_same_bits(tmp_path):
     """Killed again and again while it saves as often as it can; every file found is whole."""
     checkpoint, result = tmp_path / "checkpoint.npz", tmp_path / "moments.npz"

@@ -506,6 +506,7 @@ def test_bad_streams_of_a_fit_are_named(rng, small_batches):
         ([(Z, y), (Z[:, :, :1], y)], {}, "^Z: tokens must have d = 2 .*in batch 1$"),
         ([(Z, y), (Z, np.ones((50, 2)))], {}, "^y: d_out = 1 targets.*in batch 1$"),
         ([(Z, y, 0 * y)] * 2, {}, "^sample_weight: at least one weight must be positive"),
+        ([(Z, y, 0 * y)], {"solver": "dual"}, "^sample_weight: at least one weight must be"),
         (iter([(Z, y)]), {"solver": "qr"}, "^solver: 'qr' reads the data again"),
         (iter([(Z, y)]), {"solver": "pcg"}, "^solver: 'pcg' reads the data again"),
         ([(Z, y, 0 * y)] * 2, {"solver": "pcg"}, "^sample_weight: at least one weight"),

@@ -75,6 +75,9 @@ class StreamedProblem:
         """Read all of the data into memory."""
         with self.parts() as parts:
             everything = list(parts)
+        require_positive(
+            max(1.0 if part.weights is None else part.weights.max() for part in everything)
+        )
         if len(everything) == 1:
             return everything[0]
         sequences = [z for part in everything for z in part.tokens]

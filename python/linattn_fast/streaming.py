@@ -62,6 +62,7 @@ def accumulate(
                 report(reached)
             if checkpoint is not None:
                 checkpoint.save_if_due(total, reached)
+            del batch, tokens, targets, weights  # before the next is taken, or three would exist
     if reached == 0:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     if checkpoint is not None:
