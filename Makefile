@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench bench-stream count wheel clean
+.PHONY: demo test lint bench bench-scale bench-stream count wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,10 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/run.py
+
+# The matrix-free solver on large problems: about ten minutes and 8 GB of memory.
+bench-scale: $(VENV)/installed
+	$(BIN)/python bench/scale.py
 
 # Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
 bench-stream: $(VENV)/installed

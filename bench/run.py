@@ -17,8 +17,8 @@ from pathlib import Path
 import competitors
 import matplotlib as mpl
 import numpy as np
+import readme
 from machine import alternate, extra_memory, flop_rate, processor
-from tables import show_in
 
 import linattn_fast as la
 from linattn_fast import _cpu
@@ -235,7 +235,7 @@ def main() -> None:
         json.dumps({"machine": machine, "rows": record}, indent=1) + "\n"
     )
     plot(rows, machine)
-    show_in("README.md", "bench/results/table.md", text)
+    readme.show("table.md", text)
     print("\n" + text)
 
 

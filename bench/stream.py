@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import readme
 from machine import alternate, in_fresh_process, processor
-from tables import show_in
 
 import linattn_fast as la
 from linattn_fast import _cpu
@@ -167,7 +167,7 @@ def main() -> None:
     (RESULTS / "stream.md").write_text(text)
     record = {"machine": machine, "rows": [asdict(row) for row in rows]}
     (RESULTS / "stream.json").write_text(json.dumps(record, indent=1) + "\n")
-    show_in("docs/scale.md", "bench/results/stream.md", text)
+    readme.show("stream.md", text, "docs/scale.md")
     print("\n" + text)
 
 

@@ -55,16 +55,18 @@ def conjugate_gradients(
     alpha: float,
     right: Floats,
     *,
-    tolerance: float,
+    tolerance: float | Floats,
     limit: int,
     watch: Watch | None = None,
     enough: Callable[[Iterate], bool] | None = None,
     iterate: Iterate | None = None,
 ) -> Iterate:
-    """Solve K v = right (m, r, t) from v = 0, to a relative residual of ``tolerance`` in each row.
+    """Solve K v = right (m, r, t) from v = 0.
 
     Parameters
     ----------
+    tolerance
+        Relative residual at which a row is done; one for all, or one each, (m,).
     limit
         Most iterations.
     enough
@@ -76,19 +78,20 @@ def conjugate_gradients(
     state.v = np.zeros_like(right)
     weight = operator.total_weight
     rest, direction = right.copy(), right.copy()
-    squares = _squares(rest)  # (m,)
+    squares = row_squares(rest)  # (m,)
     start = squares.copy()
+    goal = np.broadcast_to(tolerance, start.shape)
     active = np.flatnonzero(start > 0)
     state.residual = 1.0 if len(active) else 0.0
     while len(active) and state.iterations < limit:
         C = np.ascontiguousarray(coordinates.coefficients(direction[active]))
         product, energy = operator.normal(C)
-        curvature = energy / weight + alpha * _squares(C)  # v' K v
+        curvature = energy / weight + alpha * row_squares(C)  # v' K v
         forward = coordinates.transpose(product / weight + alpha * C)
         step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=curvature > 0)
         state.v[active] += step[:, None, None] * direction[active]
         rest[active] -= step[:, None, None] * forward
-        new = _squares(rest[active])
+        new = row_squares(rest[active])
         ratio = new / squares[active]
         direction[active] = rest[active] + ratio[:, None, None] * direction[active]
         squares[active] = new
@@ -99,16 +102,17 @@ def conjugate_gradients(
         relative = np.sqrt(squares[active] / start[active])
         state.residual = float(relative.max())
         # Without curvature a direction is invisible to the data: there is nothing left to gain.
-        active = active[(relative > tolerance) & (step > 0)]
+        slowest = int((relative / goal[active]).argmax())
         if watch is not None:
-            watch(state.iterations, state.residual, tolerance)
+            watch(state.iterations, float(relative[slowest]), float(goal[active][slowest]))
+        active = active[(relative > goal[active]) & (step > 0)]
         if enough is not None and enough(state):
             break
     state.converged = len(active) == 0
     return state
 
 
-def _squares(rows: Floats) -> Floats:
+def row_squares(rows: Floats) -> Floats:
     """Sum of squares of each row, (m,)."""
     flat = rows.reshape(len(rows), -1)
     return np.asarray(np.einsum("ai,ai->a", flat, flat))

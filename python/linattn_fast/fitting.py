@@ -198,8 +198,10 @@ def fit(
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
-        ill-conditioned and singular problems), or "auto": the dual where the samples are fewer,
-        else Cholesky where that is safe, else "qr". ``fit.info`` says which ran and why.
+        ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
+        features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
+        else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
+        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why.
     backend
         "cpu", "numpy" or "auto".
     precision
@@ -209,9 +211,11 @@ def fit(
         Make the certificate as well.
     memory_limit
         Bytes that may be used beside the data; the machine's memory by default. MemoryError when
-        that is not enough, before any work.
+        that is not enough, before any work. "pcg" keeps samples between passes where it allows.
     progress
-        True shows a bar; a function is called with the sequences done and their number.
+        True shows a bar; a function is called with the sequences done and their number, or with the
+        iterations of "pcg" done and their predicted number. An exception that stops "pcg", such as
+        KeyboardInterrupt, has an attribute ``iterate``: the coefficients found so far.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .conjugate_gradients import Iterate, Watch, conjugate_gradients
+from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
 from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution, refine
 from .tokens import Floats
@@ -21,6 +21,9 @@ from .whitening import Coordinates, PlainCoordinates, Whitening, whiten
 
 TOLERANCE = 1e-9
 """Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
+_FLOOR = 1e-15
+"""With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
+condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
 _MOST_RESTARTS = 6
 _PROBE_TOLERANCE = 1e-4
 """Of the search for null directions: below the share 1/sqrt(p) that one of them has of a random
@@ -61,6 +64,9 @@ class _Solve:
         self.iterations = 0
         self.limit = iteration_limit(operator.features.count)
         self.best = np.zeros((operator.d_out, operator.features.count))
+        self.floor = 0.0
+        self.norms = np.ones(operator.d_out)
+        """Of the residuals of C = 0, in the coordinates that are solved in."""
 
     def gradient(self, C: Floats) -> Floats:
         """Mean w (y - C h) h' - alpha C, from the data."""
@@ -71,13 +77,18 @@ class _Solve:
     def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
         """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
         state = Iterate(np.zeros(0))
+        right = coordinates.transpose(gradient)
+        norms = np.sqrt(row_squares(right))
+        if not self.best.any():
+            self.norms = norms
+        share = np.divide(self.norms, norms, out=np.ones(len(norms)), where=norms > 0)
         try:
             conjugate_gradients(
                 self.operator,
                 coordinates,
                 self.alpha,
-                coordinates.transpose(gradient),
-                tolerance=TOLERANCE,
+                right,
+                tolerance=np.clip(self.floor * share, TOLERANCE, 0.5),
                 limit=self.limit,
                 watch=self.watch,
                 iterate=state,
@@ -144,6 +155,8 @@ def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None
     factors = operator.kronecker_factors()
     whitening = whiten(factors, weight, alpha)
     solve = _Solve(operator, alpha, watch)
+    if alpha > 0:
+        solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
     zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))
     gradient = zero.gradient / weight
     C, steps, state = solve.refined(whitening, gradient)

@@ -9,6 +9,7 @@
 #include "../../csrc/core/isa.hpp"
 #include "../../csrc/core/layer.hpp"
 #include "../../csrc/core/moments.hpp"
+#include "../../csrc/core/normal_equations.hpp"
 #include "../../csrc/core/scan.hpp"
 
 using namespace linattn;
@@ -98,6 +99,15 @@ Selection some_features(std::int64_t d) {
   return selection;
 }
 
+// One pair, of which alone S is then formed, and the last query.
+Selection one_pair(std::int64_t d, Positions positions) {
+  Selection selection;
+  selection.pairs = {pair_count(d) / 2};
+  selection.queries = {d - 1};
+  selection.form_few(d, positions);
+  return selection;
+}
+
 void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision,
                   const Selection* selection = nullptr) {
   const std::int64_t d = problem.d, d_out = problem.d_out;
@@ -146,6 +156,69 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
   check(close(gram, expected_gram, tolerance), "gram", kernels.name, d, problem.count());
   check(close(cross, expected_cross, 1e-12), "cross", kernels.name, d, problem.count());
   check(close(energy, expected_energy, 1e-12), "energy", kernels.name, d, problem.count());
+}
+
+// The operator on coefficients against its definition, sample by sample, with samples kept and made anew.
+void test_normal_equations(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
+                           const Selection* selection = nullptr) {
+  const std::int64_t d = problem.d, d_out = problem.d_out;
+  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                             problem.offsets.data(), problem.count(), d);
+  const TokenBatch targets =
+      positions == Positions::last
+          ? TokenBatch::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
+          : TokenBatch::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
+                             problem.offsets.data(), problem.count(), d_out);
+  const Data data{tokens, &targets, problem.weights.data(), positions, selection};
+  const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
+  const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
+  const std::size_t q = pairs.size(), k = queries.size(), p = q * k, outputs = std::size_t(d_out);
+
+  std::normal_distribution<double> gauss;
+  std::vector<double> c(outputs * p);
+  for (double& x : c) x = gauss(random);
+  std::vector<double> normal(outputs * p), energy(outputs), gradient(outputs * p), error(outputs);
+  std::vector<double> of_pairs(q * q), of_queries(k * k), diagonal(p);
+  problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
+    std::vector<double> h(p);
+    for (std::size_t i = 0; i < p; ++i) h[i] = x.s[std::size_t(pairs[i / k])] * x.z[std::size_t(queries[i % k])];
+    for (std::size_t a = 0; a < outputs; ++a) {
+      double f = 0.0;
+      for (std::size_t i = 0; i < p; ++i) f += c[a * p + i] * h[i];
+      const double r = problem.targets[std::size_t(row) * outputs + a] - f;
+      energy[a] += w * f * f;
+      error[a] += w * r * r;
+      for (std::size_t i = 0; i < p; ++i) {
+        normal[a * p + i] += w * f * h[i];
+        gradient[a * p + i] += w * r * h[i];
+      }
+    }
+    for (std::size_t i = 0; i < p; ++i) diagonal[i] += w * h[i] * h[i];
+    for (std::size_t i = 0; i < q * q; ++i) {
+      of_pairs[i] += w * x.s[std::size_t(pairs[i / q])] * x.s[std::size_t(pairs[i % q])];
+    }
+    for (std::size_t i = 0; i < k * k; ++i) {
+      of_queries[i] += w * x.z[std::size_t(queries[i / k])] * x.z[std::size_t(queries[i % k])];
+    }
+  });
+
+  const auto silent = [](std::int64_t) {};
+  for (const bool keep : {false, true}) {
+    SampleStore store(kernels, data, keep);
+    auto found = normal, squares = energy, found_pairs = of_pairs, found_queries = of_queries, found_diagonal = diagonal;
+    for (int round = 0; round < 2; ++round) {
+      normal_product(store, c.data(), d_out, 2, silent, found.data(), squares.data());
+      check(close(found, normal, 1e-12) && close(squares, energy, 1e-12), "normal product", kernels.name, d,
+            problem.count());
+      residual_gradient(store, c.data(), 2, silent, found.data(), squares.data());
+      check(close(found, gradient, 1e-11) && close(squares, error, 1e-12), "gradient", kernels.name, d,
+            problem.count());
+      kronecker_factors(store, 2, silent, {found_pairs.data(), found_queries.data(), found_diagonal.data()});
+      check(close(found_pairs, of_pairs, 1e-12) && close(found_queries, of_queries, 1e-12) &&
+                close(found_diagonal, diagonal, 1e-12),
+            "Kronecker factors", kernels.name, d, problem.count());
+    }
+  }
 }
 
 void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random) {
@@ -219,15 +292,22 @@ int main() {
           const Selection selection = some_features(problem.d);
           test_moments(*set.kernels, problem, positions, Precision::float64, &selection);
           test_moments(*set.kernels, problem, positions, Precision::mixed, &selection);
+          const Selection few = one_pair(problem.d, positions);
+          test_moments(*set.kernels, problem, positions, Precision::float64, &few);
+          test_moments(*set.kernels, problem, positions, Precision::mixed, &few);
+          test_normal_equations(*set.kernels, problem, positions, random);
+          test_normal_equations(*set.kernels, problem, positions, random, &selection);
+          test_normal_equations(*set.kernels, problem, positions, random, &few);
           test_layer(*set.kernels, problem, positions, random);
         }
       }
     }
     // Sequences that go on over several blocks.
-    const Selection selection = some_features(3);
-    for (const Selection* chosen : {static_cast<const Selection*>(nullptr), &selection}) {
-      test_moments(*set.kernels, Problem(3, 4, Positions::causal, random, 3000), Positions::causal, Precision::float64,
-                   chosen);
+    const Selection selection = some_features(3), few = one_pair(3, Positions::causal);
+    for (const Selection* chosen : {static_cast<const Selection*>(nullptr), &selection, &few}) {
+      const Problem problem(3, 4, Positions::causal, random, 3000);
+      test_moments(*set.kernels, problem, Positions::causal, Precision::float64, chosen);
+      test_normal_equations(*set.kernels, problem, Positions::causal, random, chosen);
     }
     std::printf("%s: done\n", set.kernels->name);
   }

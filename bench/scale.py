@@ -1,0 +1,275 @@
+"""Large problems without a Gram: the floors of the matrix-free solver, in one run each.
+
+    .venv/bin/python bench/scale.py [scenario ...]
+
+Every scenario checks its answer, and its figures replace those of the same name in
+bench/results/scale.json; bench/results/scale.md is the table of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import readme
+from machine import processor
+
+import linattn_fast as la
+from linattn_fast import _cpu
+from linattn_fast.backend import get_backend
+from linattn_fast.conjugate_gradients import conjugate_gradients
+from linattn_fast.memory import in_words
+from linattn_fast.tokens import as_targets, as_tokens
+from linattn_fast.whitening import whiten
+
+RESULTS = Path(__file__).parent / "results"
+CHUNK = 4096
+"""Sequences at a time: smaller chunks make numpy slower, larger ones take more memory."""
+RIDGE = 1e-2
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Seconds and the result."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+# ---------------------------------------------------------------------------- in-context regression
+
+
+def context_data(d: int, n: int, N: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens (x_t, y_t), y = <w, x> + noise with a w for each sequence, and the query (x, 0)."""
+    rng = np.random.default_rng(d)
+    Z = np.empty((N, n + 1, d + 1), dtype)
+    for start in range(0, N, CHUNK):
+        part = Z[start : start + CHUNK]
+        x = rng.standard_normal((len(part), n + 1, d)) / np.sqrt(d)
+        w = rng.standard_normal((len(part), d, 1))
+        part[:, :, :d] = x
+        part[:, :, d:] = x @ w + 0.1 * rng.standard_normal((len(part), n + 1, 1))
+    y = Z[:, -1, d].astype(np.float64)
+    Z[:, -1, d] = 0
+    return Z, y
+
+
+def context_features(Z: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Chunks of h = (S[k,y]) (x) x, (chunk, d (d + 1)), by einsum."""
+    d = Z.shape[2] - 1
+    for start in range(0, len(Z), CHUNK):
+        rows = slice(start, min(start + CHUNK, len(Z)))
+        z = Z[rows].astype(np.float64, copy=False)
+        s = np.einsum("ntk,nt->nk", z, z[:, :, d], optimize=True)
+        yield rows, np.einsum("nk,nl->nkl", s, z[:, -1, :d]).reshape(len(z), -1)
+
+
+def numpy_ridge(Z: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray:
+    """What people write: features in chunks, H @ H.T, np.linalg.solve."""
+    p = (Z.shape[2] - 1) * Z.shape[2]
+    gram, cross = np.zeros((p, p)), np.zeros(p)
+    for rows, h in context_features(Z):
+        H = np.ascontiguousarray(h.T)  # (p, chunk)
+        gram += H @ H.T
+        cross += H @ y[rows]
+    gram /= len(Z)
+    gram[np.diag_indices(p)] += alpha
+    return np.linalg.solve(gram, cross / len(Z))
+
+
+def gradient_norm(C: np.ndarray, Z: np.ndarray, y: np.ndarray, alpha: float) -> float:
+    """Of the objective, relative to that of C = 0."""
+    g, g0 = -alpha * len(Z) * C, np.zeros_like(C)
+    for rows, h in context_features(Z):
+        g += h.T @ (y[rows] - h @ C)
+        g0 += h.T @ y[rows]
+    return float(np.linalg.norm(g) / np.linalg.norm(g0))
+
+
+def in_context(d: int, n: int, dtype: type, floor: float, repeats: int) -> dict[str, object]:
+    """Tokens to coefficients, ridge, chosen features, against numpy."""
+    N = 5 * d * d
+    Z, y = context_data(d, n, N, dtype)
+    features = la.Features(d + 1, pairs=[(k, d) for k in range(d + 1)], queries=range(d))
+
+    def ours() -> la.Fit:
+        return la.fit(Z, y, features=features, alpha=RIDGE, heads=None, certify=False)
+
+    ours()
+    runs = [timed(ours) for _ in range(repeats)]
+    seconds = sorted(spent for spent, _ in runs)[repeats // 2]
+    fit = runs[0][1]
+    assert isinstance(fit, la.Fit)
+    time.sleep(1)
+    theirs, C = timed(lambda: numpy_ridge(Z, y, RIDGE))
+    assert isinstance(C, np.ndarray)
+    difference = float(np.linalg.norm(fit.coefficients[0] - C) / np.linalg.norm(C))
+    gradient = gradient_norm(fit.coefficients[0], Z, y, RIDGE)
+    assert difference < 1e-9, difference
+    assert gradient < 1e-10, gradient
+    return {
+        "what": f"in-context regression, d = {d}, context {n}, N = {N:,}, p = {d * (d + 1):,}, "
+        f"alpha = {RIDGE:g}, {np.dtype(dtype).name} tokens",
+        "ours": f"{seconds:.2f} s ({fit.info.solver}, {fit.info.iterations} iterations)",
+        "against": f"numpy: {theirs:.1f} s",
+        "ratio": theirs / seconds,
+        "floor": floor,
+        "check": f"differs by {difference:.1e}; gradient {gradient:.1e}, "
+        f"numpy's {gradient_norm(C, Z, y, RIDGE):.1e}",
+    }
+
+
+# ------------------------------------------------------------------------------------ all features
+
+
+def dense_32() -> dict[str, object]:
+    """Tokens to coefficients by PCG and by our own Cholesky path."""
+    rng = np.random.default_rng(0)
+    d, N = 32, 40_000
+    Z = rng.standard_normal((N, 8, d))
+    truth = la.Heads(rng.standard_normal((2, 1, d)), rng.standard_normal((2, d, d)))
+    y = truth(Z)[:, 0]
+    seconds, fit = timed(lambda: la.fit(Z, y, solver="pcg", heads=None, certify=False))
+    assert isinstance(fit, la.Fit)
+    time.sleep(1)
+    theirs, other = timed(lambda: la.fit(Z, y, solver="cholesky", heads=None, certify=False))
+    assert isinstance(other, la.Fit)
+    C = truth.coefficients()
+    error = float(np.linalg.norm(fit.coefficients - C) / np.linalg.norm(C))
+    other_error = float(np.linalg.norm(other.coefficients - C) / np.linalg.norm(C))
+    assert error < 1e-8, error
+    return {
+        "what": f"all features, d = {d}, p = {fit.info.dimension:,}, N = {N:,}, to 1e-8",
+        "ours": f"{seconds:.1f} s ({fit.info.iterations} iterations)",
+        "against": f"our Cholesky: {theirs:.0f} s",
+        "ratio": theirs / seconds,
+        "floor": 8,
+        "check": f"relative error {error:.1e}, Cholesky's {other_error:.1e}",
+    }
+
+
+_DENSE_64 = """
+import time, numpy as np, linattn_fast as la
+rng = np.random.default_rng(0)
+d, N = 64, 160_000
+Z = rng.standard_normal((N, 8, d), dtype=np.float32)
+truth = la.Heads(rng.standard_normal((1, 1, d)), rng.standard_normal((1, d, d)))
+y = truth(Z)[:, 0]
+start = time.perf_counter()
+fit = la.fit(
+    Z, y, solver="pcg", alpha=1e-6, heads=None, certify=False, memory_limit=7_000_000_000,
+    progress=lambda done, total: print(done, total, flush=True) if done % 25 == 0 else None,
+)
+seconds = time.perf_counter() - start
+C = truth.coefficients()
+error = float(np.linalg.norm(fit.coefficients - C) / np.linalg.norm(C))
+lines = open("/proc/self/status").read().splitlines()
+peak = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+print(seconds, error, peak, fit.info.iterations, fit.info.dimension)
+"""
+
+
+def dense_64() -> dict[str, object]:
+    """The whole process below 8 GB, tokens included."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", _DENSE_64], capture_output=True, text=True, check=True
+    )
+    seconds, error, peak, iterations, p = map(float, outcome.stdout.splitlines()[-1].split())
+    assert peak < 8e9, peak
+    return {
+        "what": f"all features, d = 64, p = {int(p):,}, N = 160,000, float32 tokens",
+        "ours": f"{seconds:.0f} s ({int(iterations)} iterations)",
+        "against": f"8 GB: a Gram would take {in_words(int(8 * p * p))}",
+        "ratio": 8e9 / peak,
+        "floor": 1,
+        "check": f"relative error {error:.1e}; peak of the process {in_words(int(peak))}",
+    }
+
+
+def iterations() -> dict[str, object]:
+    """Iterations to 1e-10 for tokens of every kind."""
+    rng = np.random.default_rng(0)
+    spreads, told = [], []
+    for d in (8, 12, 16):
+        N = 4 * (d * d * (d + 1) // 2)
+        Z = rng.standard_normal((N, 32, d))
+        truth = la.Heads(rng.standard_normal((2, 1, d)), rng.standard_normal((2, d, d)))
+        kinds = {
+            "iid": Z,
+            "condition 100": Z * np.logspace(0, -2, d),
+            "mixed": Z @ rng.standard_normal((d, d)),
+        }
+        counts = []
+        for tokens in kinds.values():
+            batch = as_tokens(tokens)
+            targets = as_targets(truth(tokens)[:, 0], batch)
+            engine, features = get_backend("cpu"), la.Features(d)
+            operator = engine.normal_operator(batch, targets, None, "last", features, keep=True)
+            W = operator.total_weight
+            whitening = whiten(operator.kronecker_factors(), W, 0.0)
+            gradient = operator.gradient(np.zeros((1, features.count))).gradient / W
+            right = whitening.transpose(gradient)
+            state = conjugate_gradients(operator, whitening, 0.0, right, tolerance=1e-10, limit=500)
+            assert state.converged
+            counts.append(state.iterations)
+        spreads.append(max(counts) / min(counts))
+        told.append(f"d = {d}: {', '.join(map(str, counts))}")
+    return {
+        "what": "iterations to 1e-10: iid, condition-100, mixed tokens, N = 4 p",
+        "ours": "; ".join(told),
+        "against": "each other",
+        "ratio": max(spreads),
+        "floor": 1.1,
+        "check": "the ratio may be at most the floor",
+    }
+
+
+SCENARIOS: dict[str, Callable[[], dict[str, object]]] = {
+    "context-64": lambda: in_context(64, 128, np.float64, 15, 5),
+    "context-100": lambda: in_context(100, 100, np.float32, 40, 3),
+    "dense-32": dense_32,
+    "dense-64": dense_64,
+    "iterations": iterations,
+}
+
+
+def table(rows: dict[str, dict[str, object]]) -> str:
+    """Markdown."""
+    lines = [
+        "\n".join(sorted({str(row["machine"]) for row in rows.values()})),
+        "",
+        "| tokens to coefficients without a Gram | ours | against | ratio | floor | answer |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['what']} | {row['ours']} | {row['against']} | {row['ratio']:.1f}x "
+        f"| {row['floor']}x | {row['check']} |"
+        for row in rows.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run the scenarios named, or all."""
+    peak = max(_cpu.multiply_add_rate(la.get_num_threads()) for _ in range(5)) / 1e9
+    machine = f"{processor()}, {la.get_num_threads()} threads, numpy {np.__version__}"
+    print(f"{machine}, peak {peak:.0f} GFlop/s", flush=True)
+    record = RESULTS / "scale.json"
+    kept = json.loads(record.read_text()) if record.exists() else {}
+    for name in sys.argv[1:] or SCENARIOS:
+        row = {**SCENARIOS[name](), "machine": machine}
+        kept[name] = row
+        print(f"{name}: {row['ratio']:.2f} (floor {row['floor']})", row, flush=True)
+        RESULTS.mkdir(exist_ok=True)
+        rows = {each: kept[each] for each in SCENARIOS if each in kept}
+        record.write_text(json.dumps(rows, indent=1) + "\n")
+        (RESULTS / "scale.md").write_text(table(rows))
+        readme.show("scale.md", table(rows))
+
+
+if __name__ == "__main__":
+    main()
