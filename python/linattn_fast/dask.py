@@ -21,12 +21,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .assembling import assemble
 from .backend import Precision, get_backend
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .features import Features, as_features
 from .few_heads import normal_matrix
-from .fitting import certificate_of_fit
+from .fitting import assemble_factorised
 from .machine import usable_memory
 from .matrix_free import fit_operator
 from .memory import as_memory_limit, estimate_memory, in_words
@@ -330,21 +329,7 @@ def _fit_factorised(
     with stages.timed("refine"):
         start = choice.factorisation.solve(sums.cross() / weight).T
         solution = refine_on_data(start, choice, alpha, weight, operator.gradient)
-    return assemble(
-        solution,
-        choice.reason,
-        choice.factorisation.condition,
-        choice.factorisation.name,
-        certificate_of_fit(sums, choice, settings, stages),
-        settings,
-        stages,
-        features=sums.features,
-        positions=sums.positions,
-        n_samples=sums.n_samples,
-        mean_squared_target=float(sums.sums.energy.sum()) / weight,
-        backend=get_backend(sums.backend).name,
-        moments=sums,
-    )
+    return assemble_factorised(solution, choice, sums, settings, stages)
 
 
 def _factorised(moments: Moments, settings: Settings) -> Choice | str:

@@ -103,31 +103,45 @@ def fit_moments(
         raise ValueError(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
         )
-    weight = moments.required_weight()
+    moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
     with stages.timed("solve"):
         coefficients, choice = _solve_primal(moments, settings)
     with stages.timed("loss"):
         solution = Solution(coefficients, (), moments.loss(coefficients))
+    return assemble_factorised(solution, choice, moments, settings, stages)
+
+
+def assemble_factorised(
+    solution: Solution,
+    choice: Choice,
+    moments: Moments,
+    settings: Settings,
+    stages: Stages,
+    *,
+    why: str = "",
+    problem: Data | None = None,
+) -> Fit:
+    """The result of a fit whose normal equations were factorised; ``why`` auto chose to."""
     return assemble(
         solution,
-        choice.reason,
+        "; ".join(filter(None, (choice.reason, why))),
         choice.factorisation.condition,
         choice.factorisation.name,
-        certificate_of_fit(moments, choice, settings, stages),
+        _certificate(moments, choice, settings, stages, problem),
         settings,
         stages,
         features=moments.features,
         positions=moments.positions,
         n_samples=moments.n_samples,
-        mean_squared_target=float(moments.sums.energy.sum()) / weight,
+        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
         backend=get_backend(moments.backend).name,
         moments=moments,
     )
 
 
-def certificate_of_fit(
+def _certificate(
     moments: Moments,
     choice: Choice,
     settings: Settings,
@@ -274,20 +288,9 @@ def fit(
             moments.required_weight(),
             partial(gradient_of, problem),
         )
-    return assemble(
-        solution,
-        f"{choice.reason}; {why}" if solver == "auto" else choice.reason,
-        choice.factorisation.condition,
-        choice.factorisation.name,
-        certificate_of_fit(moments, choice, settings, stages, problem),
-        settings,
-        stages,
-        features=problem.features,
-        positions=positions,
-        n_samples=moments.n_samples,
-        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=problem.backend,
-        moments=moments,
+    chosen = why if solver == "auto" else ""
+    return assemble_factorised(
+        solution, choice, moments, settings, stages, why=chosen, problem=problem
     )
 
 
@@ -303,14 +306,12 @@ def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
     """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
     n, features = problem.n_samples, problem.features
     limit = as_memory_limit(settings.memory_limit)
-    fewer = f"{n} samples are fewer than the {features.count} features"
     if isinstance(settings.heads, int):
         if n is not None and n < features.count:
-            return replace(settings, solver="dual"), fewer
+            why = f"{n} samples are fewer than the {features.count} features"
+            return replace(settings, solver="dual"), why
         return settings, "a number of heads needs the Gram in any case"
     if isinstance(problem, StreamedProblem):
-        if n is not None and n < features.count:
-            return replace(settings, solver="dual"), fewer
         return _chosen_for_stream(settings, problem, limit)
     name, why = choose_solver(
         features,
@@ -329,11 +330,15 @@ def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
 def _chosen_for_stream(
     settings: Settings, problem: StreamedProblem, limit: int | None
 ) -> tuple[Settings, str]:
-    """Cholesky, which reads the data least often, wherever it fits; else PCG."""
+    """Cholesky, which reads the data least often, or for few samples the dual; else PCG."""
+    n, features = problem.n_samples, problem.features
     estimate = estimate_memory(
-        problem.d, problem.d_out, positions=problem.positions, features=problem.features
+        problem.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
     )
     available = usable_memory() if limit is None else limit
+    if n is not None and n < features.count and estimate["dual"] <= available:
+        why = f"{n} samples are fewer than the {features.count} features"
+        return replace(settings, solver="dual"), why
     if estimate["cholesky"] <= available:
         return settings, "a stream, which Cholesky reads least often"
     size = in_words(estimate["cholesky"])
