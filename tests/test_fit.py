@@ -213,8 +213,9 @@ def test_refinement_on_the_data_undoes_the_squared_condition(condition, rotated)
     if rotated and condition > 20:
         assert relative(fit.coefficients, C) < 1e-3 * relative(moments.coefficients, C)
     if fit.info.solver == "cholesky":  # the first step is what forming the Gram had cost
-        expected = relative(moments.coefficients, C)
-        assert fit.info.refinements[0] == pytest.approx(expected, rel=0.1, abs=1e-14)
+        first, *later = fit.info.refinements
+        left = relative(fit.coefficients, C) + sum(later)  # by the triangle inequality
+        assert abs(first - relative(moments.coefficients, C)) <= 1.01 * left
 
 
 def test_the_solver_can_be_chosen(rng):

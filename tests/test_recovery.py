@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linattn_fast as la
-from linattn_fast import bilinear, ranks, recovery
+from linattn_fast import bilinear, head_search, ranks, recovery, reweighted
 
 PLANTED = [
     (4, 1), (4, 2), (4, 3), (4, 4), (5, 6), (8, 1), (8, 3), (8, 7), (8, 8), (12, 5), (12, 8),
@@ -149,7 +149,7 @@ def test_recovery_repeats_bit_by_bit(rng):
 
 def test_noise_falls_back_to_the_svd_with_a_reason(rng, monkeypatch):
     C = rng.standard_normal((8, 288))
-    monkeypatch.setattr(recovery, "FLOPS", 1e8)
+    monkeypatch.setattr(head_search, "FLOPS", 1e8)
     heads = la.recover_heads(C, 8)
     assert len(heads) == 64
     assert heads.recovery.method == "svd"
@@ -177,7 +177,8 @@ def test_a_search_ends_with_its_budget(rng, monkeypatch):
             super().__init__(flops)
             spent.append(self)
 
-    monkeypatch.setattr(recovery, "Budget", Counted)
+    monkeypatch.setattr(head_search, "FLOPS", 5e8)
+    monkeypatch.setattr(head_search, "Budget", Counted)
     la.recover_heads(rng.standard_normal((6, 126)), 6)
     one_step = 200 * 1e6  # inner products of a single step at this size, at most
     assert spent[0].left > -one_step
@@ -193,47 +194,139 @@ def test_a_search_ends_at_a_number_whose_predecessor_failed(rng, monkeypatch, ne
         search.found[H] = bilinear.Descent(np.zeros(0), np.zeros(0), error)
         return error == 0
 
-    monkeypatch.setattr(recovery.Search, "attempt", attempt)
-    monkeypatch.setattr(recovery.Search, "_more_starts", attempt)
-    search = recovery.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
+    monkeypatch.setattr(head_search.Search, "attempt", attempt)
+    monkeypatch.setattr(head_search.Search, "_more_starts", attempt)
+    search = head_search.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
     assert search.smallest(15) == needed
     assert needed == 1 or needed - 1 in search.found
-    failing = recovery.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
+    failing = head_search.Search(plant(rng, 4, 1, 4).coefficients(), 4, 1e-9)
     assert failing.smallest(needed - 1) is None
 
 
+def hard(d, H, d_out, seed):
+    """Coefficients of a planted layer that does not depend on the other tests."""
+    return plant(np.random.default_rng([d, H, d_out, seed]), d, H, d_out).coefficients()
+
+
+@pytest.mark.parametrize(
+    ("d", "H", "d_out", "seed"),
+    [
+        (4, 5, 4, 0), (4, 6, 4, 0), (4, 6, 4, 2), (4, 6, 4, 7), (4, 7, 4, 0), (5, 7, 5, 0),
+        (5, 8, 5, 0), (5, 8, 5, 1), (5, 8, 5, 2), (6, 8, 6, 0), (7, 8, 7, 0), (4, 4, 2, 3),
+        (6, 6, 2, 2), (4, 3, 1, 3), (7, 6, 1, 2), (6, 8, 3, 0),
+    ],
+)  # fmt: skip
+def test_more_heads_than_ranks_can_show_are_found(d, H, d_out, seed):
+    """Many of these have nearly as many free entries as there are coefficients."""
+    C = hard(d, H, d_out, seed)
+    heads = la.recover_heads(C, d)
+    assert len(heads) == H
+    assert heads.recovery.at_least <= H
+    assert relative(heads, C) <= 1e-13
+    tried = dict(heads.recovery.tried)
+    assert heads.recovery.at_least == H or tried[H - 1] > 1e-4
+
+
+def test_arbitrary_coefficients_have_as_many_heads_as_counting_says(rng):
+    """At d = 4, eight planted heads are no better than arbitrary coefficients: seven do."""
+    assert ranks.heads_by_counting(4, 4) == 7
+    for C in (hard(4, 8, 4, 0), rng.standard_normal((4, 40))):
+        heads = la.recover_heads(C, 4)
+        assert len(heads) == 7
+        assert relative(heads, C) <= 1e-13
+
+
+@pytest.mark.parametrize(("d", "d_out"), [(3, 1), (4, 1), (3, 2), (4, 2), (3, 3), (4, 4), (3, 5)])
+def test_free_entries_are_the_rank_of_the_derivative(rng, d, d_out):
+    """Of the coefficients by the entries of V and Q, at a general point."""
+    for H in range(1, ranks.heads_by_counting(d, d_out) + 1):
+        V, Q = plant(rng, d, H, d_out)[:].V, plant(rng, d, H, d_out)[:].Q
+        columns = [la.Heads(E, Q).coefficients() for E in np.eye(V.size).reshape(-1, *V.shape)]
+        columns += [la.Heads(V, E).coefficients() for E in np.eye(Q.size).reshape(-1, *Q.shape)]
+        rank = np.linalg.matrix_rank(np.array([C.ravel() for C in columns]))
+        assert rank == min(ranks.free_entries(H, d, d_out), columns[0].size)
+
+
 def test_one_head_fewer_is_tried_from_more_starts(monkeypatch):
-    """Five heads at d = 4, which the first starts miss."""
-    truth = plant(np.random.default_rng([4, 5, 0]), 4, 5, 4)
-    monkeypatch.setattr(recovery.Search, "_more_starts", lambda *_: False)
-    assert len(la.recover_heads(truth.coefficients(), 4)) > 5
+    """Six heads at d = 4, which the first starts miss."""
+    C = hard(4, 6, 4, 7)
+    monkeypatch.setattr(head_search.Search, "_more_starts", lambda *_: False)
+    assert len(la.recover_heads(C, 4)) > 6
     monkeypatch.undo()
-    heads = la.recover_heads(truth.coefficients(), 4)
-    assert len(heads) == 5
-    assert relative(heads, truth.coefficients()) <= 1e-13
+    heads = la.recover_heads(C, 4)
+    assert len(heads) == 6
+    assert relative(heads, C) <= 1e-13
+
+
+def test_fewer_heads_than_the_svd_has_are_tried_from_more_starts(monkeypatch):
+    """Three heads of one output at d = 4, where the SVD has four."""
+    C = hard(4, 3, 1, 3)
+    monkeypatch.setattr(head_search.Search, "fewer_than", lambda *_: None)
+    assert len(la.recover_heads(C, 4)) == 4
+    monkeypatch.undo()
+    assert len(la.recover_heads(C, 4)) == 3
+
+
+# ------------------------------------------------------------------------------------ reduced ranks
+
+
+@pytest.mark.parametrize(("d", "d_out"), [(3, 3), (4, 2), (3, 5), (2, 1)])
+def test_a_step_minimises_the_weighted_norm(rng, d, d_out):
+    """X is the smallest in the harmonic mean of the weights, of all with the symmetric part T."""
+    C = rng.standard_normal((d_out, d * d * (d + 1) // 2))
+    by = reweighted.Reweighting(C, d)
+    shape = (d_out * d, d * d)
+    X, e = rng.standard_normal(shape), 0.3
+    T = by.T.reshape(shape)
+    new = by._step(X, e, by._coordinates(by.T), by.T)
+    np.testing.assert_allclose(reweighted._symmetric(new, by.T.shape).reshape(shape), T, atol=1e-12)
+    # The weights are the inverse of Y -> X X' Y + Y X' X + 2 e^2 Y; its dense matrix is the oracle
+    inverse = np.kron(X @ X.T, np.eye(d * d)) + np.kron(np.eye(d_out * d), X.T @ X)
+    weighted = np.linalg.solve(inverse + 2 * e**2 * np.eye(len(inverse)), new.ravel())
+    # Stationary: the weighted X is orthogonal to every antisymmetric change
+    W = weighted.reshape(by.T.shape)
+    np.testing.assert_allclose(W, W.transpose(0, 2, 1, 3), atol=1e-10)
+
+
+def test_reduced_ranks_end_near_the_coefficients_whatever_was_stretched():
+    C = hard(5, 8, 5, 0)
+    C /= np.linalg.norm(C)
+    by = reweighted.Reweighting(C, 5)
+    ends = [by.reduce(8, seed, bilinear.Budget(1e12)) for seed in (0, 1, 2, 3)]
+    near = [end for end in ends if end.left <= reweighted.NEAR]
+    assert len(near) >= 2
+    for end in near:  # settled by Gauss-Newton steps
+        assert relative(la.Heads(end.V, end.Q), C) <= 1e-10
+
+
+def test_reducing_a_rank_ends_with_its_budget():
+    C = hard(4, 6, 4, 0)
+    by, budget = reweighted.Reweighting(C, 4), bilinear.Budget(1e6)
+    by.reduce(6, 0, budget)
+    assert -by.flops <= budget.left <= 0
 
 
 def test_noisy_targets_do_not_start_a_long_search(rng, monkeypatch):
     budgets = []
-    original = recovery.Search.__init__
+    original = head_search.Search.__init__
 
     def watched(self, C, d, tol, flops=None):
         original(self, C, d, tol, flops)
         budgets.append(self.flops)
 
-    monkeypatch.setattr(recovery.Search, "__init__", watched)
+    monkeypatch.setattr(head_search.Search, "__init__", watched)
     truth, Z = plant(rng, 3, 1, 1), rng.standard_normal((100, 5, 3))
     la.fit(Z, truth(Z))
     la.fit(Z, truth(Z) + rng.standard_normal((100, 1)))
     la.fit(Z, truth(Z), alpha=0.1)
-    assert budgets == [recovery.FLOPS, recovery.FLOPS_IF_INEXACT, recovery.FLOPS_IF_INEXACT]
+    assert budgets == [head_search.FLOPS, recovery.FLOPS_IF_INEXACT, recovery.FLOPS_IF_INEXACT]
 
 
 def test_the_svd_is_not_computed_where_ranks_give_the_heads(rng, monkeypatch):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(recovery, "svd_factors", fail)
+    monkeypatch.setattr(head_search, "svd_factors", fail)
     assert len(la.recover_heads(plant(rng, 5, 2, 5).coefficients(), 5)) == 2
 
 

@@ -19,18 +19,28 @@ struct RowPair {
   std::int32_t x, y;
 };
 
-// The matrix product with samples as inner dimension; products and sums within a block in T, totals in float64.
+// The matrix product with samples as inner dimension; products and sums within a block in T, totals in float64. Packed
+// rows are shrink[i] times row i (one where shrink is null), where row i is a plain row, or left[pairs[i].x] *
+// right[pairs[i].y].
 template <typename T>
 struct ProductKernels {
-  // Interleaved panels of `panel` product rows: row i is left[pairs[i].x] * right[pairs[i].y].
-  void (*pack_products)(const T* left, const T* right, std::int64_t stride, const RowPair* pairs, std::int64_t rows,
-                        std::int64_t panel, std::int64_t samples, T* out);
-  // The same for plain rows.
-  void (*pack_rows)(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t panel, std::int64_t samples,
-                    T* out);
-  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j]; a in panels of tile_rows, b in panels
-  // of tile_columns, no scales where they are null. Where first_columns is given it does not decrease, and row i has
-  // only the columns from first_columns[i] on.
+  int tile_rows, tile_columns;  // register tile; task_rows is a multiple of tile_rows
+
+  using PackRows = void (*)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples,
+                            const double* shrink, T* out);
+  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them, which
+  // makes packing faster where `lanes` pairs are one row with a group; null: none.
+  void (*pack_left_products)(const double* left, const double* right, std::int64_t stride, const double* groups,
+                             const RowPair* pairs, std::int64_t rows, std::int64_t samples, const double* shrink,
+                             T* out);
+  PackRows pack_left_rows;
+  // As the right factor.
+  void (*pack_right_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
+                              std::int64_t rows, std::int64_t samples, const double* shrink, T* out);
+  PackRows pack_right_rows;
+  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right factor,
+  // no scales where they are null. Where first_columns is given it does not decrease, and row i has only the columns from
+  // first_columns[i] on.
   void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
                    const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
                    double* const* c);
@@ -43,15 +53,14 @@ struct SequenceColumns {
   const Sequence* targets;
   Scalar token_scalar, target_scalar;
   std::int64_t count, d, d_out;
+  std::int64_t known;  // sequences in `tokens`: those past `count` come next and are only asked for
   const RowPair* pairs = nullptr;  // null: all
   std::int64_t pairs_chosen = 0;
 };
 
 struct Kernels {
   const char* name;
-  int lanes;         // doubles in a vector
-  int tile_rows;     // register tile of the matrix product: tile_rows x tile_columns vectors of sums
-  int tile_columns;
+  int lanes;  // doubles in a vector
 
   // out[(t - first) d + j][lane] = token t, coordinate j of sequences[lane]; zero past a sequence's end.
   // out has rows of `stride` doubles; lanes count .. width are zero.
@@ -76,6 +85,9 @@ struct Kernels {
   // The same for chosen pairs: s[i] = sums of z[pairs[i].x] * z[pairs[i].y].
   void (*chosen_prefixes)(const double* z, std::int64_t stride, const RowPair* pairs, std::int64_t count,
                           std::int64_t first, std::int64_t last, double* s);
+
+  // out[(i / lanes) * samples + k][i % lanes] = row i at sample k.
+  void (*pack_groups)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples, double* out);
 
   ProductKernels<double> float64;
   ProductKernels<float> float32;

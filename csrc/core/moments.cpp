@@ -18,15 +18,16 @@ constexpr std::int64_t slab_limit = 64 * 1024;
 constexpr std::int64_t most_slabs = 64, blocks_in_slab = 8;
 // Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
 constexpr std::int64_t blocks_budget = 4 << 20;
+constexpr std::int64_t tasks_at_once = 8;
 
-// A task's left factor and where its rows go. One per thread.
+// A task's rows: what they multiply, where they go, and a panel of them packed. One per thread.
 struct TaskRows {
-  Buffer packed{task_rows * block_samples_mixed};
-  FloatBuffer narrow_packed{task_rows * block_samples_mixed};
+  Buffer packed{task_rows * block_samples};
+  FloatBuffer narrow_packed{task_rows * block_samples};
   RowPair pairs[task_rows];
   double* targets[task_rows];
   std::int64_t first_columns[task_rows];
-  double scale[task_rows];
+  double shrink[task_rows], scale[task_rows];
 };
 
 // The two matrix products of a block, cut into tasks of up to task_rows rows each.
@@ -41,7 +42,15 @@ class MomentProduct {
         gram_rows_(with_gram ? pair_count(pairs_) : 0),
         cross_rows_(data.d_out() * data.queries()),
         gram_tasks_((gram_rows_ + task_rows - 1) / task_rows),
-        tasks_(gram_tasks_ + (cross_rows_ + task_rows - 1) / task_rows) {}
+        tasks_(gram_tasks_ + (cross_rows_ + task_rows - 1) / task_rows) {
+    if (gram_rows_ > 0) {
+      if (data.triples()) {
+        order_triples();
+      } else {
+        order_pairs();
+      }
+    }
+  }
 
   std::int64_t tasks() const { return tasks_; }
   std::int64_t gram_entries() const { return gram_rows_ > 0 ? gram_size(data_) : 0; }
@@ -51,61 +60,80 @@ class MomentProduct {
   void add(std::int64_t task, const SampleBlock& block, TaskRows& rows, const MomentSums& sums) const {
     if (task >= gram_tasks_) {
       add_cross_rows((task - gram_tasks_) * task_rows, block, rows, sums.cross);
-    } else if (data_.triples()) {
-      add_triples(task * task_rows, block, rows, sums.gram);
     } else {
-      add_pairs(task * task_rows, block, rows, sums.gram);
+      add_gram_rows(task * task_rows, block, rows, sums.gram);
     }
   }
 
  private:
-  // Rows (u, v): s_u s_v against the columns w z_l z_m.
-  void add_pairs(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
-    const std::int64_t count = std::min(task_rows, gram_rows_ - first);
-    Pair pair = pair_at(first, pairs_);
-    for (std::int64_t i = 0; i < count; ++i, pair = next_pair(pair, pairs_)) {
-      rows.pairs[i] = {static_cast<std::int32_t>(pair.j), static_cast<std::int32_t>(pair.k)};
-      rows.targets[i] = gram + (first + i) * columns_;
-    }
-    multiply_products(count, block, rows, block.query_columns.data(), nullptr);
-  }
-
-  // Rows (u, v): s_u s_v against the columns w s_w, w >= v only. One run for each u, so that v grows along it.
-  void add_triples(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
-    const std::int64_t end = std::min(first + task_rows, gram_rows_);
-    Pair pair = pair_at(first, pairs_);
-    while (first < end) {
-      const std::int64_t u = pair.j;
-      std::int64_t count = 0;
-      for (; first + count < end && pair.j == u; ++count, pair = next_pair(pair, pairs_)) {
-        rows.pairs[count] = {static_cast<std::int32_t>(u), static_cast<std::int32_t>(pair.k)};
-        rows.targets[count] = gram + (triple_start(u, pair.k, pairs_) - pair.k);
-        rows.first_columns[count] = pair.k;
+  // Rows (u, v), u <= v, those first whose v fill a group of `lanes`: they are packed fastest.
+  void order_pairs() {
+    const std::int64_t lanes = kernels_.lanes, grouped = pairs_ / lanes * lanes;
+    order_.reserve(static_cast<std::size_t>(gram_rows_));
+    for (std::int64_t group = 0; group < grouped; group += lanes) {
+      for (std::int64_t u = 0; u < group; ++u) {
+        for (std::int64_t v = group; v < group + lanes; ++v) append(u, v);
       }
-      multiply_products(count, block, rows, block.pair_columns.data(), rows.first_columns);
-      first += count;
+    }
+    for (std::int64_t v = 0; v < pairs_; ++v) {
+      for (std::int64_t u = v < grouped ? v / lanes * lanes : 0; u <= v; ++u) append(u, v);
     }
   }
 
-  void multiply_products(std::int64_t count, const SampleBlock& block, TaskRows& rows, const double* columns,
-                         const std::int64_t* first_columns) const {
-    if (!mixed_) {
-      kernels_.float64.pack_products(block.left(), block.left(), block_stride, rows.pairs, count, kernels_.tile_rows,
-                                     block.samples, rows.packed.data());
-      kernels_.float64.multiply(rows.packed.data(), count, columns, columns_, block.samples, nullptr, nullptr,
-                                first_columns, rows.targets);
-      return;
+  // In the order of v, because row (u, v) has the columns w >= v only: each task is a rectangle but for its edge.
+  void order_triples() {
+    order_.reserve(static_cast<std::size_t>(gram_rows_));
+    for (std::int64_t v = 0; v < pairs_; ++v) {
+      for (std::int64_t u = 0; u <= v; ++u) append(u, v);
     }
-    const std::vector<double>& scale = block.narrow_s.scale;
+  }
+
+  void append(std::int64_t u, std::int64_t v) {
+    order_.push_back({static_cast<std::int32_t>(u), static_cast<std::int32_t>(v)});
+  }
+
+  // Rows (u, v): s_u s_v against the columns w z_l z_m, or w s_w.
+  void add_gram_rows(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
+    const std::int64_t count = std::min(task_rows, gram_rows_ - first);
+    const bool triples = data_.triples();
+    const RowPair* const pairs = order_.data() + first;
     for (std::int64_t i = 0; i < count; ++i) {
-      rows.scale[i] =
-          scale[static_cast<std::size_t>(rows.pairs[i].x)] * scale[static_cast<std::size_t>(rows.pairs[i].y)];
+      const auto [u, v] = pairs[i];
+      rows.targets[i] =
+          gram + (triples ? triple_start(u, v, pairs_) - v : pair_index(u, v, pairs_) * columns_);
+      rows.first_columns[i] = v;
     }
-    const float* s = block.narrow_s.data.data();
-    kernels_.float32.pack_products(s, s, block_stride, rows.pairs, count, kernels_.tile_rows, block.samples,
-                                   rows.narrow_packed.data());
-    kernels_.float32.multiply(rows.narrow_packed.data(), count, block.narrow_columns.data(), columns_, block.samples,
-                              rows.scale, block.column_scale.data(), first_columns, rows.targets);
+    multiply_products(pairs, count, block, rows, triples ? block.pair_columns.data() : block.query_columns.data(),
+                      triples ? rows.first_columns : nullptr);
+  }
+
+  // A panel at a time, which stays in the L1 cache from its packing on.
+  void multiply_products(const RowPair* pairs, std::int64_t count, const SampleBlock& block, TaskRows& rows,
+                         const double* columns, const std::int64_t* first_columns) const {
+    if (mixed_) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const int exponent = block.left_exponents[static_cast<std::size_t>(pairs[i].x)] +
+                             block.left_exponents[static_cast<std::size_t>(pairs[i].y)];
+        rows.shrink[i] = shrinking(exponent);
+        rows.scale[i] = scale_of(exponent);
+      }
+    }
+    const std::int64_t panel = mixed_ ? kernels_.float32.tile_rows : kernels_.float64.tile_rows;
+    for (std::int64_t i = 0; i < count; i += panel) {
+      const std::int64_t in_panel = std::min(panel, count - i);
+      const std::int64_t* const from = first_columns != nullptr ? first_columns + i : nullptr;
+      if (mixed_) {
+        kernels_.float32.pack_left_products(block.left(), block.left(), block_stride, block.left_groups.data(),
+                                            pairs + i, in_panel, block.samples, rows.shrink + i, rows.narrow_packed.data());
+        kernels_.float32.multiply(rows.narrow_packed.data(), in_panel, block.narrow_columns.data(), columns_,
+                                  block.samples, rows.scale + i, block.column_scale.data(), from, rows.targets + i);
+      } else {
+        kernels_.float64.pack_left_products(block.left(), block.left(), block_stride, block.left_groups.data(),
+                                            pairs + i, in_panel, block.samples, nullptr, rows.packed.data());
+        kernels_.float64.multiply(rows.packed.data(), in_panel, columns, columns_, block.samples, nullptr, nullptr,
+                                  from, rows.targets + i);
+      }
+    }
   }
 
   // Rows (a, l): w y_a z_l, or the maps' (all), against the columns s. Always in float64: they are few.
@@ -118,11 +146,11 @@ class MomentProduct {
       rows.targets[i] = cross + (first + i) * pairs_;
     }
     if (data_.positions == Positions::all) {
-      kernels_.float64.pack_rows(block.left_targets() + first * block_stride, block_stride, count,
-                                 kernels_.tile_rows, block.samples, rows.packed.data());
+      kernels_.float64.pack_left_rows(block.left_targets() + first * block_stride, block_stride, count, block.samples,
+                                      nullptr, rows.packed.data());
     } else {
-      kernels_.float64.pack_products(block.targets.data(), block.z.data(), block_stride, rows.pairs, count,
-                                     kernels_.tile_rows, block.samples, rows.packed.data());
+      kernels_.float64.pack_left_products(block.targets.data(), block.z.data(), block_stride, nullptr, rows.pairs,
+                                          count, block.samples, nullptr, rows.packed.data());
     }
     kernels_.float64.multiply(rows.packed.data(), count, block.pair_columns.data(), pairs_, block.samples, nullptr,
                               nullptr, nullptr, rows.targets);
@@ -132,6 +160,7 @@ class MomentProduct {
   const Data& data_;
   bool mixed_;
   std::int64_t pairs_, columns_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
+  std::vector<RowPair> order_;  // of the Gram's rows (u, v)
 };
 
 // Reads the processor's sticky flag for the time it lives; it costs nothing while the work is done.
@@ -166,7 +195,8 @@ void add_energy(const SampleBlock& block, double* energy) {
 // Many rows: all threads share the sums, each adding to rows of its own, block after block.
 void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
   const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
-  const std::int64_t block_bytes = 8 * block_samples(work.precision) * (3 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
+  const std::int64_t block_bytes =
+      8 * block_samples * (4 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
   const std::int64_t at_once = std::min(
       total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
   std::vector<SampleBlock> blocks;
@@ -197,15 +227,17 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
       team.for_each(filled, [&](std::int64_t i) {
         filler.finish(block(i), block(i).continues ? carry(i) : nullptr);
       });
-      team.for_each(work.product.tasks() + 1, [&](std::int64_t task) {
+      // A block's factors stay in the L2 cache for a few tasks, while the totals of these pass by.
+      const std::int64_t groups = (work.product.tasks() + tasks_at_once - 1) / tasks_at_once;
+      team.for_each(groups + 1, [&](std::int64_t group) {
+        const std::int64_t end = std::min((group + 1) * tasks_at_once, work.product.tasks());
         for (std::int64_t i = 0; i < filled; ++i) {
-          if (task < work.product.tasks()) {
+          for (std::int64_t task = group * tasks_at_once; task < end; ++task) {
             work.product.add(task, block(i), rows, sums);
-          } else {
-            add_energy(block(i), sums.energy);
           }
+          if (group == groups) add_energy(block(i), sums.energy);
+          if (rank == 0) work.monitor(std::min(work.data.samples(), first * block_samples));
         }
-        if (rank == 0) work.monitor(std::min(work.data.samples(), first * block_samples(work.precision)));
       });
     }
   });

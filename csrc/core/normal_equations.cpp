@@ -37,7 +37,7 @@ void by_pair(const double* sums, std::int64_t m, std::int64_t pairs, std::int64_
 // Product rows against packed columns, in groups of left_rows. One per thread.
 class LeftFactor {
  public:
-  explicit LeftFactor(const Kernels& kernels) : kernels_(kernels), packed_(left_rows * block_samples_float64) {}
+  explicit LeftFactor(const Kernels& kernels) : kernels_(kernels), packed_(left_rows * block_samples) {}
 
   // sums[i][column] += sum over samples of left[x(i)] right[y(i)] times the columns; rows(i) gives x and y. With
   // `triangular`, row i has only the columns from i on.
@@ -52,7 +52,7 @@ class LeftFactor {
         targets_[i] = sums + (first + i) * column_count;
         first_columns_[i] = first + i;
       }
-      kernels_.float64.pack_products(left, right, stride, pairs_, taken, kernels_.tile_rows, samples, packed_.data());
+      kernels_.float64.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, nullptr, packed_.data());
       kernels_.float64.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr,
                                 triangular ? first_columns_ : nullptr, targets_);
     }
@@ -83,8 +83,8 @@ class Pass {
         all_(data_.positions == Positions::all),
         reader_(store, /*rows=*/false),
         left_(kernels_),
-        maps_(outputs_at_once(data_) * data_.queries() * block_samples_float64),
-        rows_(outputs_at_once(data_) * (all_ ? data_.queries() : 1) * block_samples_float64) {
+        maps_(outputs_at_once(data_) * data_.queries() * block_samples),
+        rows_(outputs_at_once(data_) * (all_ ? data_.queries() : 1) * block_samples) {
     if (all_ && residuals_) tokens_.emplace(kernels_, data_);
   }
 
@@ -186,9 +186,9 @@ class FactorPass {
         reader_(store, /*rows=*/true),
         left_(kernels_),
         weights_(block_stride),
-        weighted_(data_.queries() * block_samples_float64),
-        query_columns_(data_.queries() * block_samples_float64),
-        squares_(data_.pairs() * block_samples_float64) {
+        weighted_(data_.queries() * block_samples),
+        query_columns_(data_.queries() * block_samples),
+        squares_(data_.pairs() * block_samples) {
     for (std::int64_t u = 0; u < data_.pairs(); ++u) itself_.push_back(row_pair(u, u));
   }
 
@@ -201,8 +201,8 @@ class FactorPass {
     add_pairs(b, block, sums);
     double* const of_queries = sums + pairs * pairs;
     double* const diagonal = of_queries + queries * queries;
-    kernels_.float64.pack_products(reader_.rows().left(), reader_.rows().left(), block_stride, itself_.data(), pairs,
-                                   kernels_.tile_columns, block.samples, squares_.data());
+    kernels_.float64.pack_right_products(reader_.rows().left(), reader_.rows().left(), block_stride, itself_.data(),
+                                         pairs, block.samples, nullptr, squares_.data());
     if (data_.positions == Positions::all) {
       add_sequence_queries(block, of_queries);
       left_.add(block.queries.data(), block.weights.data(), block.samples, queries,
@@ -216,7 +216,7 @@ class FactorPass {
         weighted_.data()[l * block.samples + i] = block.weights.data()[i] * z[l * block.samples + i];
       }
     }
-    kernels_.float64.pack_rows(z, block.samples, queries, kernels_.tile_columns, block.samples, query_columns_.data());
+    kernels_.float64.pack_right_rows(z, block.samples, queries, block.samples, nullptr, query_columns_.data());
     left_.add(z, block.weights.data(), block.samples, queries, [](std::int64_t l) { return row_pair(l, 0); },
               query_columns_.data(), queries, block.samples, of_queries);
     left_.add(weighted_.data(), z, block.samples, queries, [](std::int64_t l) { return row_pair(l, l); },
@@ -228,8 +228,8 @@ class FactorPass {
   void add_pairs(std::int64_t b, const PackedSamples& block, double* sums) {
     std::copy_n(block.weights.data(), block.samples, weights_.data());
     if (data_.positions == Positions::all) {
-      const std::int64_t first = b * block_samples_float64;
-      const std::int64_t count = std::min(block_samples_float64, data_.tokens.count() - first);
+      const std::int64_t first = b * block_samples;
+      const std::int64_t count = std::min(block_samples, data_.tokens.count() - first);
       for (std::int64_t i = 0; i < count; ++i) {
         weights_.data()[i] *= static_cast<double>(data_.tokens[first + i].length);
       }

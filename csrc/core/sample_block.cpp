@@ -44,6 +44,16 @@ std::int64_t row_of(const Data& data, std::int64_t pair) {
   return std::lower_bound(formed.begin(), formed.end(), pair) - formed.begin();
 }
 
+// The least e with |entries| < 2^e, of each row of block_stride.
+void find_exponents(const double* rows, std::int64_t samples, std::vector<int>& exponents) {
+  for (int& exponent : exponents) {
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < samples; ++i) largest = std::max(largest, std::abs(rows[i]));
+    std::frexp(largest, &exponent);
+    rows += block_stride;
+  }
+}
+
 }  // namespace
 
 void Selection::form_few(std::int64_t d, Positions positions) {
@@ -58,23 +68,8 @@ void Selection::form_few(std::int64_t d, Positions positions) {
   if (3 * static_cast<std::int64_t>(formed.size()) > pair_count(d)) formed.clear();
 }
 
-NarrowRows::NarrowRows(std::int64_t rows) : scale(static_cast<std::size_t>(rows), 1.0), data(rows * block_stride) {}
-
-void NarrowRows::assign(const double* source, std::int64_t rows, std::int64_t samples) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const double* from = source + row * block_stride;
-    double largest = 0.0;
-    for (std::int64_t i = 0; i < samples; ++i) largest = std::max(largest, std::abs(from[i]));
-    int exponent = 0;
-    std::frexp(largest, &exponent);
-    exponent = std::max(exponent, -1000);  // 2^-exponent must be finite
-    const double shrink = std::ldexp(1.0, -exponent);
-    for (std::int64_t i = 0; i < samples; ++i) {
-      data.data()[row * block_stride + i] = static_cast<float>(from[i] * shrink);
-    }
-    scale[static_cast<std::size_t>(row)] = std::ldexp(1.0, exponent);
-  }
-}
+double shrinking(int exponent) { return std::ldexp(1.0, -std::clamp(exponent, -1000, 1000)); }
+double scale_of(int exponent) { return std::ldexp(1.0, std::clamp(exponent, -1000, 1000)); }
 
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
@@ -94,7 +89,8 @@ SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
   }
   if (selected) chosen_s = Buffer(pairs * block_stride);
   if (!products) return;
-  pair_columns = Buffer(pairs * block_samples(precision));
+  if (!all) left_groups = Buffer((pairs + sample_quantum) * block_samples);
+  pair_columns = Buffer(pairs * block_samples);
   if (all) {
     weighted_s = Buffer(data.formed_pairs() * block_stride);
     if (selected) {
@@ -104,13 +100,11 @@ SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
     }
   }
   if (mixed) {
-    narrow_s = NarrowRows(pairs);
-    narrow_right = NarrowRows(all ? columns : d);
-    if (!all) narrow_z = NarrowRows(d);
-    narrow_columns = FloatBuffer(columns * block_samples(precision));
+    left_exponents.resize(static_cast<std::size_t>(pairs));
+    narrow_columns = FloatBuffer(columns * block_samples);
     column_scale.resize(static_cast<std::size_t>(columns));
   } else if (!data.triples()) {
-    query_columns = Buffer(columns * block_samples(precision));
+    query_columns = Buffer(columns * block_samples);
   }
 }
 
@@ -139,15 +133,15 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
 }
 
 std::int64_t BlockFiller::blocks() const {
-  return (data_.samples() + block_samples(precision_) - 1) / block_samples(precision_);
+  return (data_.samples() + block_samples - 1) / block_samples;
 }
 
 std::int64_t BlockFiller::block_size(std::int64_t b) const {
-  return std::min(block_samples(precision_), data_.samples() - b * block_samples(precision_));
+  return std::min(block_samples, data_.samples() - b * block_samples);
 }
 
 void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
-  const std::int64_t first = b * block_samples(precision_), count = block_size(b);
+  const std::int64_t first = b * block_samples, count = block_size(b);
   block.samples = padded(count);
   std::fill_n(block.weights.data(), block.samples, 0.0);
   switch (data_.positions) {
@@ -289,44 +283,52 @@ void BlockFiller::pack(SampleBlock& block) {
   if (mixed) {
     pack_narrow(block);
   } else if (!all) {
-    kernels_.float64.pack_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(), columns,
-                                   kernels_.tile_columns, block.samples, block.query_columns.data());
+    kernels_.float64.pack_right_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(),
+                                         columns, block.samples, nullptr, block.query_columns.data());
   } else if (block.selected) {
-    kernels_.float64.pack_rows(block.chosen_queries.data(), block_stride, columns, kernels_.tile_columns,
-                               block.samples, block.query_columns.data());
+    kernels_.float64.pack_right_rows(block.chosen_queries.data(), block_stride, columns, block.samples, nullptr,
+                                     block.query_columns.data());
   }
+  if (!all) kernels_.pack_groups(block.left(), block_stride, pairs, block.samples, block.left_groups.data());
   if (data_.targets != nullptr || (data_.triples() && !mixed)) {
-    kernels_.float64.pack_rows(all ? block.left_weighted() : block.left(), block_stride, pairs,
-                               kernels_.tile_columns, block.samples, block.pair_columns.data());
+    kernels_.float64.pack_right_rows(all ? block.left_weighted() : block.left(), block_stride, pairs, block.samples,
+                                     nullptr, block.pair_columns.data());
   }
 }
 
 void BlockFiller::pack_narrow(SampleBlock& block) {
-  const std::int64_t d = data_.d(), pairs = data_.pairs();
-  const std::int64_t columns = data_.triples() ? pairs : static_cast<std::int64_t>(query_pairs_.size());
-  block.narrow_s.assign(block.left(), pairs, block.samples);
+  const std::size_t columns = block.column_scale.size();
+  find_exponents(block.left(), block.samples, block.left_exponents);
+  std::vector<int> exponents(columns);
   if (data_.positions == Positions::all) {
-    const double* right = block.selected ? block.chosen_queries.data() : block.weighted_s.data();
-    block.narrow_right.assign(right, columns, block.samples);
-    kernels_.float32.pack_rows(block.narrow_right.data.data(), block_stride, columns, kernels_.tile_columns,
-                               block.samples, block.narrow_columns.data());
-    block.column_scale = block.narrow_right.scale;
-    return;
+    find_exponents(block.selected ? block.chosen_queries.data() : block.weighted_s.data(), block.samples, exponents);
+  } else {
+    std::vector<int> z(static_cast<std::size_t>(data_.d())), weighted(z);
+    find_exponents(block.z.data(), block.samples, z);
+    find_exponents(block.weighted_z.data(), block.samples, weighted);
+    for (std::size_t i = 0; i < columns; ++i) {
+      exponents[i] = weighted[static_cast<std::size_t>(query_pairs_[i].x)] +
+                     z[static_cast<std::size_t>(query_pairs_[i].y)];
+    }
   }
-  block.narrow_right.assign(block.weighted_z.data(), d, block.samples);
-  block.narrow_z.assign(block.z.data(), d, block.samples);
-  kernels_.float32.pack_products(block.narrow_right.data.data(), block.narrow_z.data.data(), block_stride,
-                                 query_pairs_.data(), columns, kernels_.tile_columns, block.samples,
-                                 block.narrow_columns.data());
-  for (std::size_t i = 0; i < query_pairs_.size(); ++i) {
-    block.column_scale[i] = block.narrow_right.scale[static_cast<std::size_t>(query_pairs_[i].x)] *
-                            block.narrow_z.scale[static_cast<std::size_t>(query_pairs_[i].y)];
+  std::vector<double> shrink(columns);
+  for (std::size_t i = 0; i < columns; ++i) {
+    shrink[i] = shrinking(exponents[i]);
+    block.column_scale[i] = scale_of(exponents[i]);
+  }
+  const auto count = static_cast<std::int64_t>(columns);
+  if (data_.positions == Positions::all) {
+    kernels_.float32.pack_right_rows(block.selected ? block.chosen_queries.data() : block.weighted_s.data(),
+                                     block_stride, count, block.samples, shrink.data(), block.narrow_columns.data());
+  } else {
+    kernels_.float32.pack_right_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(),
+                                         count, block.samples, shrink.data(), block.narrow_columns.data());
   }
 }
 
 bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
   if (data_.positions != Positions::causal) return false;
-  const std::int64_t first = b * block_samples(precision_), i = data_.tokens.sequence_of(first);
+  const std::int64_t first = b * block_samples, i = data_.tokens.sequence_of(first);
   const std::int64_t before = first - data_.tokens.row_start(i);
   if (before == 0) return false;
   Sequence prefix = data_.tokens[i];

@@ -20,10 +20,6 @@ namespace linattn {
 
 enum class Precision { float64, mixed };
 
-constexpr std::int64_t block_samples(Precision precision) {
-  return precision == Precision::mixed ? block_samples_mixed : block_samples_float64;
-}
-
 // Features that take part: numbers of pairs and of query coordinates, both ascending.
 struct Selection {
   std::vector<std::int64_t> pairs, queries;
@@ -61,16 +57,10 @@ struct Data {
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
 };
 
-// float32 copies of rows, each scaled by a power of two to a largest entry near one, so that no product of a few of
-// them overflows.
-struct NarrowRows {
-  NarrowRows() = default;
-  explicit NarrowRows(std::int64_t rows);
-  void assign(const double* source, std::int64_t rows, std::int64_t samples);
-
-  std::vector<double> scale;  // source = scale * narrow
-  FloatBuffer data;           // rows of block_stride
-};
+// The power of two that brings numbers below 2^exponent to at most one, for float32, and its inverse. Where they are
+// too large or too small for it, it is the nearest that is a number.
+double shrinking(int exponent);
+double scale_of(int exponent);
 
 struct SampleBlock {
   // Without `products`, only what complete() leaves: the rows of the samples themselves.
@@ -90,14 +80,15 @@ struct SampleBlock {
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
   Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;  // rows of a selection
+  Buffer left_groups;        // left rows once more, in groups (last, causal)
   Buffer query_columns;      // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
   Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of triples
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
 
-  // Mixed precision: the two factors of the Gram.
-  NarrowRows narrow_s, narrow_z, narrow_right;
+  // Mixed precision: the right factor of the Gram in float32, and what keeps both factors within its range.
   FloatBuffer narrow_columns;
   std::vector<double> column_scale;  // of narrow_columns
+  std::vector<int> left_exponents;   // entries of left row i are below 2^left_exponents[i]
 
   // Causal: does the first column continue a sequence of the block before, and where does that sequence end here?
   bool continues = false;
@@ -105,7 +96,7 @@ struct SampleBlock {
   std::vector<std::int64_t> sequence_ends;  // columns after the last one of each sequence
 };
 
-// Fills blocks; block b holds samples b * block_samples(precision) and on. Holds scratch memory: one per thread.
+// Fills blocks; block b holds samples b * block_samples and on. Holds scratch memory: one per thread.
 class BlockFiller {
  public:
   BlockFiller(const Kernels& kernels, const Data& data, Precision precision);

@@ -56,14 +56,13 @@ void SampleReader::pack(PackedSamples& packed) const {
   const std::int64_t samples = block_.samples, pairs = data.pairs(), d_out = data.d_out();
   const std::int64_t rows = query_row_count(data);
   if (packed.samples < samples) {
-    packed.s = Buffer(pairs * samples);
+    packed.s = Buffer(pairs * samples + sample_quantum);
     packed.queries = Buffer(rows * samples);
     packed.weights = Buffer(samples);
     packed.y = Buffer(d_out * samples);
   }
   packed.samples = samples;
-  store_.kernels_.float64.pack_rows(block_.left(), block_stride, pairs, store_.kernels_.tile_columns, samples,
-                                    packed.s.data());
+  store_.kernels_.float64.pack_right_rows(block_.left(), block_stride, pairs, samples, nullptr, packed.s.data());
   const auto copy_row = [&](const Buffer& from, std::int64_t row, Buffer& to, std::int64_t i) {
     std::copy_n(from.data() + row * block_stride, samples, to.data() + i * samples);
   };

@@ -11,10 +11,9 @@ namespace linattn {
 
 namespace {
 
-void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& sequences, std::int64_t first,
-            std::int64_t last, std::int64_t d, double* out, std::int64_t stride) {
+void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& sequences, std::int64_t count,
+            std::int64_t first, std::int64_t last, std::int64_t d, double* out, std::int64_t stride) {
   const auto kernel = scalar == Scalar::float32 ? kernels.gather_float32 : kernels.gather_float64;
-  const auto count = static_cast<std::int64_t>(sequences.size());
   kernel(sequences.data(), count, first, last, d, padded(count), out, stride);
 }
 
@@ -22,7 +21,7 @@ void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& 
 
 void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
                  double* out, std::int64_t stride) {
-  gather(kernels, scalar, rows, 0, 1, d, out, stride);
+  gather(kernels, scalar, rows, static_cast<std::int64_t>(rows.size()), 0, 1, d, out, stride);
 }
 
 void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns) {
@@ -51,6 +50,7 @@ SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, c
 
 void SequenceGroup::select(std::int64_t first, std::int64_t count) {
   first_ = first;
+  count_ = count;
   longest_ = 0;
   sequences_.clear();
   target_sequences_.clear();
@@ -59,12 +59,14 @@ void SequenceGroup::select(std::int64_t first, std::int64_t count) {
     if (targets_ != nullptr) target_sequences_.push_back((*targets_)[i]);
     longest_ = std::max(longest_, sequences_.back().length);
   }
+  const std::int64_t known = std::min(first + count + kernels_.lanes, tokens_.count());
+  for (std::int64_t i = first + count; i < known; ++i) sequences_.push_back(tokens_[i]);
 }
 
 SequenceGroup::Tokens SequenceGroup::tokens_from(std::int64_t t) {
   if (rows_.data() == nullptr) rows_ = Buffer(tokens_at_once_ * tokens_.width() * group_samples);
   const std::int64_t last = std::min(t + tokens_at_once_, longest_);
-  gather(kernels_, tokens_.scalar(), sequences_, t, last, tokens_.width(), rows_.data(), width());
+  gather(kernels_, tokens_.scalar(), sequences_, count_, t, last, tokens_.width(), rows_.data(), width());
   return {rows_.data(), t, last};
 }
 
@@ -74,9 +76,10 @@ SequenceColumns SequenceGroup::columns(const TokenBatch* targets) const {
           with_targets ? target_sequences_.data() : nullptr,
           tokens_.scalar(),
           with_targets ? targets->scalar() : tokens_.scalar(),
-          count(),
+          count_,
           tokens_.width(),
           with_targets ? targets->width() : 0,
+          static_cast<std::int64_t>(sequences_.size()),
           chosen_pairs_.empty() ? nullptr : chosen_pairs_.data(),
           static_cast<std::int64_t>(chosen_pairs_.size())};
 }
@@ -99,7 +102,10 @@ void SequenceGroup::require_finite(const double* s, std::int64_t stride) const {
 
 void SequenceGroup::last_tokens(double* z, std::int64_t stride) {
   last_rows_.clear();
-  for (const Sequence& sequence : sequences_) last_rows_.push_back(tokens_.row(sequence, sequence.length - 1));
+  for (std::int64_t i = 0; i < count_; ++i) {
+    const Sequence& sequence = sequences_[static_cast<std::size_t>(i)];
+    last_rows_.push_back(tokens_.row(sequence, sequence.length - 1));
+  }
   gather_rows(kernels_, tokens_.scalar(), last_rows_, tokens_.width(), z, stride);
 }
 

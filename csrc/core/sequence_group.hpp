@@ -51,8 +51,8 @@ class SequenceGroup {
   // z (d rows of `stride`) = the last token of each sequence.
   void last_tokens(double* z, std::int64_t stride);
 
-  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at once; valid until the next call.
-  // Zero past the end of a sequence.
+  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at once;
+  // valid until the next call. Zero past the end of a sequence.
   struct Tokens {
     const double* rows;
     std::int64_t first, last;
@@ -61,7 +61,7 @@ class SequenceGroup {
 
   std::int64_t first() const { return first_; }
   std::int64_t width() const { return padded(count()); }
-  std::int64_t count() const { return static_cast<std::int64_t>(sequences_.size()); }
+  std::int64_t count() const { return count_; }
   std::int64_t longest() const { return longest_; }
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
 
@@ -73,8 +73,9 @@ class SequenceGroup {
   const TokenBatch& tokens_;
   const TokenBatch* targets_;
   std::vector<RowPair> chosen_pairs_;
-  std::int64_t tokens_at_once_, first_ = 0, longest_ = 0;
-  std::vector<Sequence> sequences_, target_sequences_, last_rows_;
+  std::int64_t tokens_at_once_, first_ = 0, count_ = 0, longest_ = 0;
+  std::vector<Sequence> sequences_;  // those selected, then a vector of those that come next
+  std::vector<Sequence> target_sequences_, last_rows_;
   Buffer scratch_, rows_;
 };
 

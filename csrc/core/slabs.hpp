@@ -40,7 +40,7 @@ void sum_over_slabs(std::int64_t blocks, std::int64_t entries, int threads, cons
       for (std::int64_t b = first; b < end && !team.failed(); ++b) {
         add(worker, b, b == first, own.data());
         ++done;
-        if (rank == 0) monitor(done * block_samples_float64);
+        if (rank == 0) monitor(done * block_samples);
       }
     });
     constexpr std::int64_t chunk = 4096;

@@ -19,8 +19,8 @@ TokenResiduals::TokenResiduals(const Kernels& kernels, const Data& data)
 
 void TokenResiduals::residual_maps(std::int64_t b, std::int64_t first, std::int64_t outputs, const double* maps,
                                    const PackedSamples& block, double* rows, double* squares) {
-  const std::int64_t begin = b * block_samples_float64, queries = data_.queries(), row_count = outputs * queries;
-  const std::int64_t sequences = std::min(block_samples_float64, data_.tokens.count() - begin);
+  const std::int64_t begin = b * block_samples, queries = data_.queries(), row_count = outputs * queries;
+  const std::int64_t sequences = std::min(block_samples, data_.tokens.count() - begin);
   for (std::int64_t column = 0; column < sequences; column += group_samples) {
     const std::int64_t count = std::min(group_samples, sequences - column);
     tokens_.select(begin + column, count);

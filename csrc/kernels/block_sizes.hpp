@@ -1,35 +1,36 @@
 // Every block size, in one place, with what it assumes.
 //
-//   register tile   rows x columns vectors of sums, rows + 1 more for operands:
-//                     16 registers (SSE2, AVX2): 3 x 4;  32 registers (AVX-512, NEON): 4 x 6
-//   block_samples   samples in one block of the matrix product: 2 KiB a row, in float64 or float32. A panel of
-//                   tile_columns rows (8 KiB) and one of tile_rows (6 KiB) take half of a 32 KiB L1 cache: the other
-//                   half may be another thread's, on cores that run two. Rounding grows with block_samples + N /
-//                   block_samples.
-//   task_rows       product rows formed and multiplied by one task: 48 x 256 doubles = 96 KiB of a 512 KiB L2, which
-//                   at d = 16 also holds the columns (272 KiB).
-//   block_stride    numbers from one row of a block to the next: a cache line of float32 more than the most samples, because
-//                   rows a power of two apart would share a few sets of the cache. Rows of either type start on a line.
+//   register tile   vectors of rows x columns of sums, with one more register a vector for operands:
+//                     16 registers (SSE2, AVX2): 3 x 4;  32 registers: AVX-512 3 x 8, NEON 4 x 6
+//   block_samples   samples in one block of the matrix product. A panel of 12 rows in float64 (AVX2) or 24 in float32 takes
+//                   24 KiB of a 32 KiB L1 cache and stays there while panels of 4 columns (8 KiB) pass by from L2. At
+//                   d = 16 all columns take 272 KiB of L2. Rounding grows with block_samples + N / block_samples.
+//   task_rows       product rows of one task, a multiple of every panel: their totals stay in L2 (51 KiB at d = 16) from
+//                   one block to the next.
+//   block_stride    doubles from one row of a block to the next: one cache line more than the samples, because rows a
+//                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
 //   chunk_numbers   coordinates of tokens turned into vectors at a time: 512 x 4 or 8 lanes = 16 or 32 KiB, within L1.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__AVX512F__) || defined(__aarch64__) || defined(LINATTN_WIDE_TILES)
-#define LINATTN_TILE_ROWS 4
+#if defined(__AVX512F__) || defined(LINATTN_WIDE_TILES)
+#define LINATTN_TILE_VECTORS 3
+#define LINATTN_TILE_COLUMNS 8
+#elif defined(__aarch64__)
+#define LINATTN_TILE_VECTORS 4
 #define LINATTN_TILE_COLUMNS 6
 #else
-#define LINATTN_TILE_ROWS 3
-#define LINATTN_TILE_COLUMNS 4
+#define LINATTN_TILE_VECTORS 2
+#define LINATTN_TILE_COLUMNS 6
 #endif
 
 namespace linattn {
 
-constexpr std::int64_t block_samples_float64 = 256, block_samples_mixed = 512;
+constexpr std::int64_t block_samples = 256;
 constexpr std::int64_t task_rows = 48;
-constexpr std::int64_t block_stride = block_samples_mixed + 16;
-static_assert(block_stride * static_cast<std::int64_t>(sizeof(float)) % 64 == 0, "AVX-512 loads whole lines");
+constexpr std::int64_t block_stride = block_samples + 8;
 constexpr std::int64_t group_samples = 32;
 constexpr std::int64_t chunk_numbers = 512;
 

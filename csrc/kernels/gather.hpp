@@ -23,25 +23,54 @@ inline bool is_one_run(const Sequence* sequences, std::int64_t last, std::int64_
   return true;
 }
 
-// The next vector of sequences lies elsewhere in memory and is short: ask for it while this one is at work, because the
-// processor cannot guess it. `ahead` is null where there is none.
+// Asks for the next vector of sequences while this one is at work, line after line in the order of memory: sequences of
+// one array follow each other, and the processor's own prefetching then joins in.
 template <typename T>
-inline void prefetch(const Sequence* ahead, std::int64_t number) {
-  constexpr std::int64_t in_line = 64 / sizeof(T);
-  if (ahead == nullptr || number % in_line != 0) return;
-  for (int i = 0; i < lanes; ++i) __builtin_prefetch(static_cast<const T*>(ahead[i].data) + number);
-}
+class Ahead {
+ public:
+  // Numbers first .. first + run of each sequence, a vector of them; null: nothing.
+  Ahead(const Sequence* sequences, std::int64_t first, std::int64_t run)
+      : sequences_(sequences), first_(first), run_(run) {
+    if (sequences_ != nullptr) next_ = data();
+  }
+
+  // As many numbers as a square of lanes x lanes has.
+  void advance() {
+    if (sequences_ == nullptr) return;
+    for (std::int64_t i = 0; i < lanes * lanes; i += in_line) {
+      __builtin_prefetch(next_, 0, 2);  // into L2: more lines can be on their way there than into L1
+      next_ += in_line;
+      done_ += in_line;
+      if (done_ >= run_) next_sequence();
+    }
+  }
+
+ private:
+  static constexpr std::int64_t in_line = 64 / sizeof(T);
+
+  const T* data() const { return static_cast<const T*>(sequences_[lane_].data) + first_; }
+  void next_sequence() {
+    done_ = 0;
+    if (lane_ + 1 < lanes) ++lane_;
+    next_ = data();
+  }
+
+  const Sequence* sequences_;
+  std::int64_t first_, run_, lane_ = 0, done_ = 0;
+  const T* next_ = nullptr;
+};
 
 template <typename T>
-void gather_and_prefetch(const Sequence* sequences, const Sequence* ahead, std::int64_t count, std::int64_t first,
+void gather_and_prefetch(const Sequence* sequences, const Sequence* next, std::int64_t count, std::int64_t first,
                          std::int64_t last, std::int64_t d, std::int64_t width, double* out, std::int64_t stride) {
   const Sequence none{nullptr, 0, 0, 0};
   const std::int64_t run = (last - first) * d;
+  Ahead<T> ahead(next, first * d, run);
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     std::int64_t done = 0;
     if (lane + lanes <= count && is_one_run(sequences + lane, last, d)) {
       for (; done + lanes <= run; done += lanes) {
-        prefetch<T>(ahead, first * d + done);
+        ahead.advance();
         Lanes square[lanes];
         for (int i = 0; i < lanes; ++i) {
           square[i] = load(static_cast<const T*>(sequences[lane + i].data) + first * d + done);

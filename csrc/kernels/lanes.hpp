@@ -6,6 +6,7 @@ constexpr std::int64_t lanes = LINATTN_VECTOR_BYTES / 8;
 
 typedef double Lanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
 typedef double UnalignedLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES), aligned(8)));
+typedef double UnalignedHalf __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(8)));
 typedef float FloatLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));  // twice as many
 typedef float HalfFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2)));  // as many as Lanes
 typedef float UnalignedFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(4)));
@@ -95,11 +96,3 @@ inline void transpose(Lanes* r) {
   }
 }
 #endif
-
-// The two halves of float sums, added and made float64; float64 sums stay as they are.
-inline Lanes fold(const FloatLanes& v) {
-  HalfFloats halves[2];
-  __builtin_memcpy(halves, &v, sizeof(v));
-  return __builtin_convertvector(halves[0] + halves[1], Lanes);
-}
-inline const Lanes& fold(const Lanes& v) { return v; }

@@ -3,7 +3,7 @@
 
 // Register tile: map_rows x map_vectors vectors of sums, as many as the tile of the matrix product has.
 constexpr int map_vectors = static_cast<int>(least(4, sample_quantum / lanes));
-constexpr int map_rows = LINATTN_TILE_ROWS * LINATTN_TILE_COLUMNS / map_vectors;
+constexpr int map_rows = LINATTN_TILE_VECTORS * LINATTN_TILE_COLUMNS / map_vectors;
 // Pairs at a time: 128 rows of map_vectors vectors are 16 KiB, half of L1.
 constexpr std::int64_t map_pairs = 128;
 
@@ -29,23 +29,29 @@ void map_tile(std::int64_t m, const double* matrix, std::int64_t columns, const 
   }
 }
 
-// Rows first .. first + count of packed s, vectors v .. v + map_vectors. `first` and `count` are whole panels, but at
-// the end. In the packed form the rows of neighbouring panels lie a power of two apart and share few sets of L1.
+// Rows first .. first + count of packed s, vectors v .. v + map_vectors: from numbers of one sample side by side to numbers
+// of one pair. `first` and `count` are whole panels, but at the end.
 inline void unpack_stripe(const double* packed, std::int64_t pairs, std::int64_t samples, std::int64_t first,
                           std::int64_t count, std::int64_t v, Lanes* out) {
-  constexpr std::int64_t panel = LINATTN_TILE_COLUMNS;
-  for (std::int64_t u = first; u < first + count; u += panel) {
-    const std::int64_t width = least(panel, pairs - u);
-    const Lanes* from = vectors(packed + u * samples) + v * width;
-    for (std::int64_t i = 0; i < width; ++i) {
-      for (int k = 0; k < map_vectors; ++k) *out++ = from[k * width + i];
+  for (std::int64_t u = first; u < first + count; u += tile_columns) {
+    const std::int64_t width = least(tile_columns, pairs - u);
+    for (int k = 0; k < map_vectors; ++k) {
+      const double* from = packed + u * samples + (v + k) * lanes * width;
+      for (std::int64_t j = 0; j < width; j += lanes) {
+        Lanes square[lanes];
+        for (int i = 0; i < lanes; ++i) square[i] = load(from + i * width + j);  // past a row's end where j is near it
+        transpose(square);
+        for (std::int64_t i = 0; i < least(lanes, width - j); ++i) {
+          out[(u - first + j + i) * map_vectors + k] = square[i];
+        }
+      }
     }
   }
 }
 
 inline void apply_packed(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
                          std::int64_t samples, double* out) {
-  constexpr std::int64_t at_once = map_pairs / LINATTN_TILE_COLUMNS * LINATTN_TILE_COLUMNS;
+  constexpr std::int64_t at_once = map_pairs / tile_columns * tile_columns;
   Lanes stripe[at_once * map_vectors];
   for (std::int64_t i = 0; i < rows * samples; ++i) out[i] = 0.0;
   for (std::int64_t u = 0; u < pairs; u += at_once) {

@@ -102,7 +102,7 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
     for (std::int64_t i = 0; i < (pairs + d_out * d + d_out) * lanes; ++i) s_sums[i] = 0.0;
     for (std::int64_t t = 0; t < longest; t += chunk) {
       const std::int64_t last = least(t + chunk, longest);
-      const Sequence* ahead = lane + 2 * lanes <= in.count ? in.tokens + lane + lanes : nullptr;
+      const Sequence* ahead = lane + 2 * lanes <= in.known ? in.tokens + lane + lanes : nullptr;
       gather_chunk(in.tokens + lane, ahead, in.token_scalar, count, t, last, d, z);
       if (in.pairs != nullptr) {
         chosen_moments(z, last - t, d, in.pairs, in.pairs_chosen, s_sums);

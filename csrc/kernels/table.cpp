@@ -17,29 +17,38 @@ namespace {
 
 #include "lanes.hpp"
 
+#include "chosen_pairs.hpp"
 #include "gather.hpp"
 #include "layer.hpp"
-#include "maps.hpp"
 #include "peak.hpp"
 #include "product.hpp"
-#include "chosen_pairs.hpp"
+// after what they build on
+#include "maps.hpp"
 #include "second_moment.hpp"
 
 }  // namespace
 
+template <typename T>
+constexpr ProductKernels<T> product_kernels = {static_cast<int>(tile_rows<T>),
+                                               static_cast<int>(tile_columns),
+                                               pack_left_products<T>,
+                                               pack_left_rows<T>,
+                                               pack_right_products<T>,
+                                               pack_right_rows<T>,
+                                               multiply<T>};
+
 extern const Kernels table;
 const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        static_cast<int>(lanes),
-                       LINATTN_TILE_ROWS,
-                       LINATTN_TILE_COLUMNS,
                        gather<float>,
                        gather<double>,
                        sequence_moments,
                        second_moment,
                        prefix_moments,
                        chosen_prefixes,
-                       {pack_products<double>, pack_rows<double>, multiply<double>},
-                       {pack_products<float>, pack_rows<float>, multiply<float>},
+                       pack_groups,
+                       product_kernels<double>,
+                       product_kernels<float>,
                        apply_packed,
                        apply,
                        apply_symmetric,

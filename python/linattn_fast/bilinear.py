@@ -36,7 +36,7 @@ _MOST_INNER = 25
 _WINDOW = 10
 """Steps over which the error must fall by more than a given fraction."""
 _LARGEST_DAMPING = 1e8
-_CALL = 2e5
+CALL_FLOPS = 2e5
 """Flops that the fixed cost of one product with J'MJ is worth."""
 
 
@@ -156,7 +156,7 @@ def _factor(block: Floats) -> tuple[Floats, bool]:
 
 def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
     """Flops of a product with J'MJ."""
-    flops = 8.0 * Q.size * V.shape[1] * V.shape[2] + _CALL
+    flops = 8.0 * Q.size * V.shape[1] * V.shape[2] + CALL_FLOPS
     if metric.matrix is not None:
         flops += 2.0 * metric.matrix.size * V.shape[1]
     return float(flops)

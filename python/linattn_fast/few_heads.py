@@ -19,23 +19,19 @@ import numpy as np
 
 from .bilinear import Budget, Descent, Metric, best_values, descend, product_flops
 from .features import Features, head_coefficients
+from .head_search import Search
 from .heads import Heads, Recovery
 from .moments import Moments
 from .ranks import residual_of_fewer
-from .recovery import (
-    FLOPS_IF_INEXACT,
-    TOLERANCE,
-    Search,
-    heads_of,
-    recover_heads,
-    svd_factors,
-)
+from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
 from .refine import Solution
 from .solve import EPS
+from .starts import svd_factors
 from .tokens import Floats
 
-_PRODUCTS = 2000
-"""Products with J'MJ that one descent may take."""
+_PRODUCTS, _FLOPS = 2000, 2e10
+"""Products with J'MJ that one descent may take; and flops, which are fewer from d = 12 or so: the
+last digits of heads that fit noise are not worth minutes."""
 _EXACT = 1e-13
 """Relative distance to the convex optimum that counts as none."""
 _EXPLORE, _SETTLE = 1e-3, 1e-7
@@ -121,7 +117,7 @@ class FewHeads:
         return self._report(best.V, best.Q, best.error)
 
     def _descend(self, V: Floats, Q: Floats, goal: float, stall: float) -> Descent:
-        budget = Budget(_PRODUCTS * product_flops(V, Q, self.metric))
+        budget = Budget(min(_PRODUCTS * product_flops(V, Q, self.metric), _FLOPS))
         return descend(V, Q, self.C, self.metric, budget, goal=goal, stall=stall)
 
     def _no_queries(self) -> Floats:

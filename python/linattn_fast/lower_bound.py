@@ -28,8 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import lapack
 
+from .cholesky import cholesky_in_place
 from .features import pair_count, pair_table
 from .moments import Moments
 from .solve import equilibrate
@@ -99,7 +99,7 @@ def proves_positive(matrix: Floats) -> bool:
     matrix[np.diag_indices(p)] -= theta
     if not (np.diagonal(matrix) > 0).all():
         return False
-    _, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    _, failed = cholesky_in_place(matrix.T)
     return bool(failed == 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from . import compact
+from .cholesky import factor_bytes
 from .features import Features, as_features, pair_count
 from .machine import usable_memory
 from .threads import get_num_threads
@@ -36,7 +37,7 @@ def _slabs_bytes(n_samples: int, entries: int) -> int:
 def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
     q, k, p = features.n_pairs, features.n_queries, features.count
-    rows = 8 * 528 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
+    rows = 8 * 264 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
     factors = q * q + k * k + q * k
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration; then those with the sums of a pass.
@@ -92,7 +93,7 @@ def estimate_memory(
     estimate = {
         "moments": 2 * moments,
         # A second matrix when a ridge makes the certificate need a factorisation of its own
-        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors),
+        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors + factor_bytes(p)),
         # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
         "eigh": max(2 * moments, moments + 5 * dense + 4 * vectors),
         # A batch of 2 p rows beside the triangle and their copy, or the triangle's SVD

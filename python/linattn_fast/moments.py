@@ -70,7 +70,7 @@ class Moments:
     features
         Which features take part, :class:`Features`; None is all.
     precision
-        "float64", or "mixed": float32 products inside a block of 512 samples, float64 totals (see
+        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
         docs/design.md for its error).
     backend
         "auto", "cpu" or "numpy".

@@ -63,10 +63,19 @@ class _Solve:
         self.watch = watch
         self.iterations = 0
         self.limit = iteration_limit(operator.features.count)
-        self.best = np.zeros((operator.d_out, operator.features.count))
+        self.start = np.zeros((operator.d_out, operator.features.count))
+        """What the present solve corrects."""
+        self.state = Iterate(np.zeros(0))
+        self.coordinates: Coordinates | None = None
         self.floor = 0.0
         self.norms = np.ones(operator.d_out)
         """Of the residuals of C = 0, in the coordinates that are solved in."""
+
+    def so_far(self) -> Floats:
+        """Coefficients found until now."""
+        if self.coordinates is None or self.state.v.size == 0:
+            return self.start
+        return self.start + self.coordinates.coefficients(self.state.v)
 
     def gradient(self, C: Floats) -> Floats:
         """Mean w (y - C h) h' - alpha C, from the data."""
@@ -76,42 +85,40 @@ class _Solve:
 
     def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
         """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
-        state = Iterate(np.zeros(0))
         right = coordinates.transpose(gradient)
         norms = np.sqrt(row_squares(right))
-        if not self.best.any():
+        if not self.start.any():
             self.norms = norms
         share = np.divide(self.norms, norms, out=np.ones(len(norms)), where=norms > 0)
-        try:
-            conjugate_gradients(
-                self.operator,
-                coordinates,
-                self.alpha,
-                right,
-                tolerance=np.clip(self.floor * share, TOLERANCE, 0.5),
-                limit=self.limit,
-                watch=self.watch,
-                iterate=state,
-            )
-        except BaseException as stop:
-            if state.v.size:  # what was found so far goes with whatever stopped the work
-                stop.iterate = self.best + coordinates.coefficients(state.v)  # type: ignore[attr-defined]
-            raise
-        self.iterations += state.iterations
-        return coordinates.coefficients(state.v), state
+        self.coordinates, self.state = coordinates, Iterate(np.zeros(0))
+        conjugate_gradients(
+            self.operator,
+            coordinates,
+            self.alpha,
+            right,
+            tolerance=np.clip(self.floor * share, TOLERANCE, 0.5),
+            limit=self.limit,
+            watch=self.watch,
+            iterate=self.state,
+        )
+        self.iterations += self.state.iterations
+        return coordinates.coefficients(self.state.v), self.state
 
     def refined(
         self, coordinates: Coordinates, gradient: Floats
     ) -> tuple[Floats, tuple[float, ...], Iterate]:
         """Solve for the gradient at zero, then correct on the data while that helps."""
-        self.best = np.zeros_like(gradient)
+        self.start = np.zeros_like(gradient)
         first, state = self.correction(coordinates, gradient)
+        if not state.converged:  # nor would the corrections
+            return first, (), state
 
         def again(C: Floats) -> Floats:
-            self.best = C
+            self.start = C
             return self.correction(coordinates, self.gradient(C))[0]
 
         C, steps = refine(first, again, most_steps=_MOST_RESTARTS, first_step=np.inf)
+        self.start, self.coordinates = C, None
         return C, steps, state
 
 
@@ -151,10 +158,19 @@ def solve_pcg(operator: NormalOperator, alpha: float, watch: Watch | None = None
         exception that it or a pass raises, KeyboardInterrupt included, leaves with an attribute
         ``iterate``: the coefficients (d_out, p) found so far.
     """
+    solve = _Solve(operator, alpha, watch)
+    try:
+        return _solved(solve)
+    except BaseException as stop:
+        stop.iterate = solve.so_far()  # type: ignore[attr-defined]
+        raise
+
+
+def _solved(solve: _Solve) -> PcgSolution:
+    operator, alpha = solve.operator, solve.alpha
     weight = operator.total_weight
     factors = operator.kronecker_factors()
     whitening = whiten(factors, weight, alpha)
-    solve = _Solve(operator, alpha, watch)
     if alpha > 0:
         solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
     zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))

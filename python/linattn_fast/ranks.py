@@ -101,6 +101,25 @@ def residual_of_fewer(C: Floats, d: int, H: int) -> float:
     return float(max(rest))
 
 
+def free_entries(H: int, d: int, d_out: int) -> int:
+    """Dimension of the coefficients that H general heads can have, where it is not all of them.
+
+    Entries of V and Q less those of a matrix that mixes heads; with a single output also less the
+    Q_h = sum_g A[h,g] v_g c' with A antisymmetric, which add nothing to the output.
+    """
+    mixing = H * H + (d * H * (H - 1) // 2 if d_out == 1 else 0)
+    return H * (d_out * d + d * d) - mixing
+
+
+def heads_by_counting(d: int, d_out: int) -> int:
+    """Fewest heads with as many free entries as there are coefficients: arbitrary ones need them.
+
+    At most what the SVD has.
+    """
+    most, needed = min(d_out * d, d * d), d_out * pair_count(d) * d
+    return next((H for H in range(1, most) if free_entries(H, d, d_out) >= needed), most)
+
+
 def _span(M: Floats, x: Floats, H: int) -> Floats:
     """Basis (H, n, d) of the matrices F with F x in the columns of M(x) (n, .) at every x."""
     m, n, _ = M.shape

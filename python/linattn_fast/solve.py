@@ -29,6 +29,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from scipy.linalg import blas, eigh, lapack, qr, solve_triangular
 
+from .cholesky import cholesky_in_place
 from .tokens import Floats
 
 MatrixMaker: TypeAlias = Callable[[], Floats]
@@ -211,7 +212,7 @@ def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
     scale = equilibrate(matrix)
     norm = _norm(matrix)
     # The transpose of a C-ordered symmetric matrix is itself, in the order LAPACK wants.
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
+    factor, failed = cholesky_in_place(matrix.T)
     if failed:
         return f"the Gram is singular to rounding (pivot {failed} of {p})"
     reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")

@@ -32,7 +32,7 @@ except ImportError as error:
         "in the project's folder (a C++17 compiler is all it needs)"
     )
 
-_BLOCK = {"float64": 256, "mixed": 512}
+_BLOCK = 256
 """Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
 
 # Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
@@ -122,12 +122,11 @@ class CpuBackend:
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """See :meth:`Backend.roundings`.
 
-        A block is summed in at least 2 lanes (4 of float32), which are added to one another and to
-        the totals; slabs of blocks, where there are any, are fewer than the blocks.
+        A block is summed and then added to the totals; slabs of blocks, where there are any, are
+        fewer than the blocks. In float32: both factors, their product, and the sum over a block.
         """
-        block = _BLOCK[precision]
-        narrow = block // 4 + 7 if precision == "mixed" else 0
-        return Roundings(block + -(-n_samples // block) + 8, narrow)
+        narrow = _BLOCK + 3 if precision == "mixed" else 0
+        return Roundings(_BLOCK + -(-n_samples // _BLOCK) + 8, narrow)
 
     def normal_operator(
         self,
