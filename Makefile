@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench bench-scale count wheel clean
+.PHONY: demo test lint bench bench-scale bench-stream count wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,10 @@ bench: $(VENV)/installed
 # The matrix-free solver on large problems: about ten minutes and 8 GB of memory.
 bench-scale: $(VENV)/installed
 	$(BIN)/python bench/scale.py
+
+# Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
+bench-stream: $(VENV)/installed
+	$(BIN)/python bench/stream.py
 
 # Instructions under callgrind (needs valgrind and cmake); UPDATE=1 keeps the new counts.
 count:

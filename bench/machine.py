@@ -35,17 +35,17 @@ def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
     return [statistics.median(spent) for spent in times]
 
 
-def _in_fresh_process(code: str) -> float:
-    outcome = subprocess.run(
+def in_fresh_process(code: str) -> str:
+    """What a program prints."""
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return float(outcome.stdout)
+    ).stdout
 
 
 def extra_memory(positions: str, d: int, N: int, n: int) -> int:
     """Bytes that accumulating takes beyond its input, at its peak, in a fresh process."""
     return int(
-        _in_fresh_process(f"""
+        in_fresh_process(f"""
 import numpy as np, linattn_fast as la
 Z = np.random.default_rng(0).standard_normal(({N}, {n}, {d}))
 la.Moments(1, 0, positions={positions!r}).update(np.ones((3, 3, 1)))  # what is loaded once
@@ -64,7 +64,8 @@ def flop_rate(positions: str, d: int, N: int, n: int, flops: float, repeats: int
 
     Both are medians of runs in turns, in a fresh process: no other library's threads disturb.
     """
-    return _in_fresh_process(f"""
+    return float(
+        in_fresh_process(f"""
 import statistics, time
 import numpy as np, linattn_fast as la
 from linattn_fast import _cpu
@@ -77,3 +78,4 @@ for _ in range({repeats} + 1):
     seconds.append(time.perf_counter() - start)
 print({flops} / statistics.median(seconds[1:]) / statistics.median(peaks[1:]))
 """)
+    )

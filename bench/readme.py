@@ -1,15 +1,16 @@
-"""Tables of results in the README."""
+"""Tables of results in the README and other documents."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
-def show(name: str, text: str) -> None:
+def show(name: str, text: str, document: str = "README.md") -> None:
     """Replace what stands between the mark of bench/results/<name> and the next end mark."""
-    before, mark, rest = README.read_text().partition(f"<!-- bench/results/{name} -->\n")
+    path = ROOT / document
+    before, mark, rest = path.read_text().partition(f"<!-- bench/results/{name} -->\n")
     assert mark, name
     _, end, after = rest.partition("<!-- end -->")
-    README.write_text(f"{before}{mark}{text}{end}{after}")
+    path.write_text(f"{before}{mark}{text}{end}{after}")

@@ -139,7 +139,7 @@ def test_many_small_updates_do_not_make_singular_data_look_identifiable(seed):
     moments = la.Moments(2, 0, backend="numpy")
     batch = moments._of_batch(as_tokens(pool), None, None, None)
     for _ in range(30_000):
-        moments._add(*batch)
+        moments.add_sums(*batch)
     assert moments.n_samples == 150_000
     assert la.certify(moments).verdict != "identifiable"
 

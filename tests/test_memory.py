@@ -44,6 +44,55 @@ print((peak() - before) * 1024)
     assert 1e6 < int(outcome.stdout) < 100e6  # the moments alone are 2 MB
 
 
+@pytest.fixture(scope="module")
+def large_file(tmp_path_factory):
+    """300 MB of tokens."""
+    path = tmp_path_factory.mktemp("streaming") / "Z.npy"
+    Z = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(150_000, 32, 8))
+    rng = np.random.default_rng(0)
+    for first in range(0, len(Z), 10_000):
+        Z[first : first + 10_000] = rng.standard_normal((10_000, 32, 8))
+    del Z
+    yield str(path)
+    path.unlink()
+
+
+@needs_cpu
+@sanitized
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="peak memory is read from /proc"
+)
+@pytest.mark.parametrize("form", ["memmap", "flat", "generator"])
+def test_streaming_takes_memory_for_two_batches_and_not_for_the_file(large_file, form):
+    """Two batches of at most 34 MB, what is read of one, and the moments of d = 8 are held."""
+    outcome = run_python(
+        f"""
+import numpy as np, linattn_fast as la
+form = {form!r}
+Z = np.load({large_file!r}, mmap_mode="r")
+y = np.ones(len(Z))
+small = np.ones((60, 2, 3))
+la.Moments(3, 1).update(iter([(small, small[:, 0, 0])]))  # load everything that is loaded once
+def peak():  # of this program alone; getrusage would count what the parent held when it forked
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+moments = la.Moments(8, 1)
+before = peak()
+if form == "memmap":
+    moments.update(Z, y)
+elif form == "flat":
+    moments.update(Z.reshape(-1, 8), y, offsets=np.arange(len(Z) + 1) * 32)
+else:
+    moments.update((np.load({large_file!r}, mmap_mode="r")[i : i + 10_000].copy(), y[:10_000])
+                   for i in range(0, len(Z), 10_000))
+assert moments.n_samples == len(Z)
+print((peak() - before) * 1024)
+"""
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert 30e6 < int(outcome.stdout) < 130e6
+
+
 def test_estimates_grow_as_the_formulas_say():
     q = 16 * 17 // 2
     compact = 8 * (q * (q + 1) // 2 * q + 3 * 16 * q + 3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -25,8 +27,12 @@ from .tokens import (
     as_tokens,
     as_weights,
     non_finite_error,
+    require_positive,
     total_weight,
 )
+
+Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"
+"""One reading of the data: batches of tokens with their weights."""
 
 _DENSE_UP_TO = 64
 """Below this size a dense eigendecomposition is faster than an iteration."""
@@ -226,8 +232,8 @@ def certify(
         tokens = as_tokens(Z, offsets)
         chosen = as_features(features, tokens.d)
         weights = as_weights(sample_weight, len(tokens))
-        if weights is not None and not weights.any():
-            raise ValueError("sample_weight: at least one weight must be positive, got all zero")
+        if weights is not None:
+            require_positive(float(weights.max()))
         if tokens.n_samples(positions) < chosen.count and not spectrum:
             get_backend(backend)  # a wrong name is an error all the same
             if not all(np.isfinite(sequence).all() for sequence in tokens):
@@ -236,15 +242,16 @@ def certify(
         moments = Moments(tokens.d, 0, positions=positions, features=chosen, backend=backend)
         require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
         moments.add_checked(tokens, None, weights, None)
-        return certificate_from(
-            moments, certifying_factor(moments, tokens, weights, memory_limit), spectrum=spectrum
+        factor = certifying_factor(
+            moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
         )
+        return certificate_from(moments, factor, spectrum=spectrum)
     require_certificate_memory(moments.features, moments.n_samples, memory_limit)
     return certificate_from(moments, spectrum=spectrum)
 
 
 def certifying_factor(
-    moments: Moments, tokens: Tokens, weights: Floats | None, memory_limit: int | None
+    moments: Moments, read: Callable[[], Reading], memory_limit: int | None
 ) -> Factorisation | None:
     """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:
@@ -257,11 +264,21 @@ def certifying_factor(
         f"certify: {factor}; deciding it from the features of d = {moments.d}",
         memory_limit,
     )
-    diagonal = moments.gram_diagonal() / moments.required_weight()
-    nothing = np.zeros((moments.n_samples, 0))
-    return solve_on_data(
-        tokens, nothing, weights, moments.positions, 0.0, diagonal, moments.features
-    )[1]
+    weight = moments.required_weight()
+    with read() as batches:
+        return solve_on_data(
+            (
+                (tokens, np.zeros((tokens.n_samples(moments.positions), 0)), w)
+                for tokens, w in batches
+            ),
+            moments.n_samples,
+            weight,
+            moments.positions,
+            0.0,
+            moments.gram_diagonal() / weight,
+            moments.features,
+            0,
+        )[1]
 
 
 def require_certificate_memory(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,18 +27,21 @@ from .certifying import (
 )
 from .choosing import choose_solver
 from .dual import Kernel, solve_dual
-from .features import Features, as_features
+from .features import Features
 from .few_heads import normal_matrix
+from .machine import usable_memory
 from .matrix_free import fit_pcg
-from .memory import as_memory_limit
+from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .problem import Problem, Settings, Stages
 from .progress import Bar
-from .refine import Solution, refine
+from .refine import Solution
+from .residuals import gradient_of, refine_on_data
 from .result import Fit
 from .solve import Choice, Solver, factorise, try_cholesky
-from .tokens import Floats, Positions, as_positions, as_targets, as_tokens, as_weights
+from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
+from .tokens import Floats, Positions, as_positions
 
 
 def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
@@ -47,9 +51,7 @@ def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
 
-def _solve_with_data(
-    moments: Moments, problem: Problem, settings: Settings
-) -> tuple[Floats, Choice]:
+def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tuple[Floats, Choice]:
     """The same, but what the Gram cannot resolve is taken from the features themselves."""
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
@@ -64,42 +66,21 @@ def _solve_with_data(
         reason = f"{factor}, so the features were reduced by orthogonal transformations"
     elif settings.solver != "qr":
         return _solve_primal(moments, settings)
-    diagonal = moments.gram_diagonal() / moments.required_weight() + alpha
-    y = problem.targets.rows().astype(np.float64)
-    coefficients, spectral = solve_on_data(
-        problem.tokens, y, problem.weights, problem.positions, alpha, diagonal, moments.features
-    )
+    weight = moments.required_weight()
+    with problem.parts() as parts:
+        coefficients, spectral = solve_on_data(
+            ((part.tokens, part.targets.rows(), part.weights) for part in parts),
+            moments.n_samples,
+            weight,
+            problem.positions,
+            alpha,
+            moments.gram_diagonal() / weight + alpha,
+            moments.features,
+            moments.d_out,
+        )
     if spectral.rank < moments.dimension:
         reason += f"; rank {spectral.rank} of {moments.dimension}, least norm"
     return coefficients, Choice(spectral, reason, time.perf_counter() - start)
-
-
-def _refine_on_data(
-    coefficients: Floats, choice: Choice, alpha: float, moments: Moments, problem: Problem
-) -> Solution:
-    """Correct C by (Lambda + alpha I)^-1 times the gradient recomputed on the data."""
-    engine = get_backend(problem.backend)
-    tokens, positions, weights = problem.tokens, problem.positions, problem.weights
-    total = moments.required_weight()
-    y = problem.targets.rows()  # (samples, d_out)
-
-    def residual(C: Floats) -> Floats:
-        full = np.ascontiguousarray(moments.features.expand(C))
-        return np.asarray(y - engine.coefficients(full, tokens, positions))
-
-    def correction(C: Floats) -> Floats:
-        left = problem.targets.with_rows(residual(C))
-        cross = engine.moments(
-            tokens, left, weights, positions, features=moments.features, with_gram=False
-        ).cross
-        mean = cross.transpose(2, 1, 0).reshape(-1, len(C)) / total  # (a, l, u) -> (u, l, a)
-        return choice.factorisation.solve(mean - alpha * C.T).T
-
-    refined, steps = refine(coefficients, correction)
-    errors = (residual(refined) ** 2).sum(axis=1)
-    if weights is not None:
-        errors *= weights if positions == "last" else np.repeat(weights, tokens.lengths)
-    return Solution(refined, steps, float(errors.sum()) / total)
 
 
 def fit_moments(
@@ -122,25 +103,39 @@ def fit_moments(
         raise ValueError(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
         )
-    weight = moments.required_weight()
+    moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
     with stages.timed("solve"):
         coefficients, choice = _solve_primal(moments, settings)
     with stages.timed("loss"):
         solution = Solution(coefficients, (), moments.loss(coefficients))
+    return assemble_factorised(solution, choice, moments, settings, stages)
+
+
+def assemble_factorised(
+    solution: Solution,
+    choice: Choice,
+    moments: Moments,
+    settings: Settings,
+    stages: Stages,
+    *,
+    why: str = "",
+    problem: Data | None = None,
+) -> Fit:
+    """The result of a fit whose normal equations were factorised; ``why`` auto chose to."""
     return assemble(
         solution,
-        choice.reason,
+        "; ".join(filter(None, (choice.reason, why))),
         choice.factorisation.condition,
         choice.factorisation.name,
-        _certificate(moments, choice, settings, stages),
+        _certificate(moments, choice, settings, stages, problem),
         settings,
         stages,
         features=moments.features,
         positions=moments.positions,
         n_samples=moments.n_samples,
-        mean_squared_target=float(moments.sums.energy.sum()) / weight,
+        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
         backend=get_backend(moments.backend).name,
         moments=moments,
     )
@@ -151,7 +146,7 @@ def _certificate(
     choice: Choice,
     settings: Settings,
     stages: Stages,
-    problem: Problem | None = None,
+    problem: Data | None = None,
 ) -> Certificate | None:
     """Certificate from the factorisation at hand, when it is one of Lambda itself."""
     if not settings.certify:
@@ -162,13 +157,13 @@ def _certificate(
         if problem is None:
             return certificate_from(moments)
         limit = as_memory_limit(settings.memory_limit)
-        factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+        factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
         return certificate_from(moments, factor)
 
 
 def fit(
     Z: object,
-    y: object,
+    y: object = None,
     *,
     offsets: object = None,
     positions: Positions = "last",
@@ -181,7 +176,7 @@ def fit(
     precision: Precision = "float64",
     certify: bool = True,
     memory_limit: int | None = None,
-    progress: bool | Callable[[int, int], object] = False,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
     """Learn the linear attention layer that fits best, to the global optimum.
 
@@ -192,10 +187,12 @@ def fit(
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. float32, float64 or
-        integers.
+        integers. Or data larger than memory, as for :meth:`Moments.update`: a numpy memory map or
+        another stored array, or an iterable of batches ``(Z, y)``. What can be read again is, to
+        refine the solution; from an iterator, the fit is one from moments alone.
     y
         Targets: (N, d_out) for "last"; one row a token, in the form of Z, for "all" and "causal".
-        The last axis may be left out for d_out = 1.
+        The last axis may be left out for d_out = 1. None for an iterable of batches.
     positions
         Which tokens are queries with a target: "last", the last of each sequence; "all", every
         token, each attending to the whole sequence; "causal", every token, each attending to the
@@ -253,68 +250,100 @@ def fit(
     precision = as_precision(precision)
     settings = Settings(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    tokens = as_tokens(Z, offsets)
-    chosen = as_features(features, tokens.d)
-    targets = as_targets(y, tokens, positions)
-    weights = as_weights(sample_weight, len(tokens))
-    if weights is not None and not weights.any():
-        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
-    problem = Problem(
-        tokens, targets, weights, positions, get_backend(backend).name, precision, chosen
-    )
+    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+    once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
+    if once and solver in ("dual", "qr", "pcg"):
+        raise ValueError(
+            f"solver: {solver!r} reads the data again, and an iterator can be read only once; "
+            "give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
+        )
     why = "asked for"
-    if solver == "auto":
+    if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
-    settings.require_possible(chosen, targets.d, positions, problem.n_samples)
+    settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
-        return _fit_dual(problem, settings, why, progress=progress)
+        loaded = problem.loaded()
+        settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
+        return _fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
         return fit_pcg(problem, settings, why, progress)
 
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
+    if once:
+        return _fit_once(moments, settings, stages)
+    if solver == "auto" and moments.n_samples < moments.dimension:  # known only now
+        settings = replace(settings, solver="dual")
+        settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
+        why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
+        return _fit_dual(problem.loaded(), settings, why, progress=False)
     with stages.timed("solve"):
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
-        solution = _refine_on_data(coefficients, choice, float(alpha), moments, problem)
-    return assemble(
-        solution,
-        f"{choice.reason}; {why}" if solver == "auto" else choice.reason,
-        choice.factorisation.condition,
-        choice.factorisation.name,
-        _certificate(moments, choice, settings, stages, problem),
-        settings,
-        stages,
-        features=chosen,
-        positions=positions,
-        n_samples=problem.n_samples,
-        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=problem.backend,
-        moments=moments,
+        solution = refine_on_data(
+            coefficients,
+            choice,
+            float(alpha),
+            moments.required_weight(),
+            partial(gradient_of, problem),
+        )
+    chosen = why if solver == "auto" else ""
+    return assemble_factorised(
+        solution, choice, moments, settings, stages, why=chosen, problem=problem
     )
 
 
-def _chosen(settings: Settings, problem: Problem) -> tuple[Settings, str]:
+def _fit_once(moments: Moments, settings: Settings, stages: Stages) -> Fit:
+    """Fit from the moments of a stream that is gone."""
+    fit = fit_moments(moments, **vars(settings))
+    reason = f"{fit.info.reason}; a stream that is read once, so nothing is refined on the data"
+    seconds = {**stages, **fit.info.seconds}
+    return replace(fit, info=replace(fit.info, reason=reason, seconds=seconds))
+
+
+def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
     """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
     n, features = problem.n_samples, problem.features
+    limit = as_memory_limit(settings.memory_limit)
     if isinstance(settings.heads, int):
-        if n < features.count:
+        if n is not None and n < features.count:
             why = f"{n} samples are fewer than the {features.count} features"
             return replace(settings, solver="dual"), why
         return settings, "a number of heads needs the Gram in any case"
+    if isinstance(problem, StreamedProblem):
+        return _chosen_for_stream(settings, problem, limit)
     name, why = choose_solver(
         features,
-        problem.targets.d,
+        problem.d_out,
         problem.positions,
-        n,
-        len(problem.tokens) if problem.positions == "all" else n,
+        problem.n_samples,
+        len(problem.tokens) if problem.positions == "all" else problem.n_samples,
         certify=settings.certify,
-        memory_limit=as_memory_limit(settings.memory_limit),
+        memory_limit=limit,
     )
     if name == "cholesky":
         return settings, why
     return replace(settings, solver="dual" if name == "dual" else "pcg"), why
+
+
+def _chosen_for_stream(
+    settings: Settings, problem: StreamedProblem, limit: int | None
+) -> tuple[Settings, str]:
+    """Cholesky, which reads the data least often, or for few samples the dual; else PCG."""
+    n, features = problem.n_samples, problem.features
+    estimate = estimate_memory(
+        problem.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
+    )
+    available = usable_memory() if limit is None else limit
+    if n is not None and n < features.count and estimate["dual"] <= available:
+        why = f"{n} samples are fewer than the {features.count} features"
+        return replace(settings, solver="dual"), why
+    if estimate["cholesky"] <= available:
+        return settings, "a stream, which Cholesky reads least often"
+    size = in_words(estimate["cholesky"])
+    why = f"Cholesky needs {size}, more than the {in_words(available)} that may be used"
+    return replace(settings, solver="pcg"), why
 
 
 def _fit_dual(
@@ -322,7 +351,7 @@ def _fit_dual(
     settings: Settings,
     why: str,
     *,
-    progress: bool | Callable[[int, int], object],
+    progress: bool | Callable[[int, Any], object],
 ) -> Fit:
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
     n, p = problem.n_samples, problem.features.count
@@ -345,7 +374,7 @@ def _fit_dual(
                 )
             else:
                 limit = as_memory_limit(settings.memory_limit)
-                factor = certifying_factor(moments, problem.tokens, problem.weights, limit)
+                factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
                 certificate = certificate_from(moments, factor)
     weights = kernel.root**2
     return assemble(

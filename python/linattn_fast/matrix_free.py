@@ -1,8 +1,10 @@
-"""A fit by conjugate gradients: data as an operator, from tokens to the result."""
+"""A fit by conjugate gradients: data as an operator, wherever it is, to the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from .assembling import assemble
 from .backend import get_backend
@@ -11,20 +13,54 @@ from .certifying import counted_on_data
 from .estimated_certificate import estimate_certificate
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, kept_samples_bytes
+from .moments import Moments
+from .normal_operator import NormalOperator
 from .pcg import solve_pcg
 from .problem import Problem, Settings, Stages
 from .progress import IterationBar
 from .result import Fit
+from .streamed_problem import Data, StreamedProblem
+from .summed_operator import streamed_operator
+from .tokens import Positions
 
 
 def fit_pcg(
-    problem: Problem,
+    problem: Data,
     settings: Settings,
     reason: str,
-    progress: bool | Callable[[int, int], object],
+    progress: bool | Callable[[int, Any], object],
 ) -> Fit:
-    """Fit without a p x p matrix; the samples are kept between passes where memory allows."""
-    features, d_out, n = problem.features, problem.targets.d, problem.n_samples
+    """Fit without a p x p matrix."""
+    operator: NormalOperator
+    if isinstance(problem, StreamedProblem):
+        operator = streamed = streamed_operator(problem)
+        noise_samples, source, kept = streamed.noise_samples, None, 0
+        reason = f"{reason}; the stream read in every pass"
+    else:
+        operator, kept = _operator_in_memory(problem, settings)
+        # Weights and the source of single predictions are those of the data
+        counted = counted_on_data(
+            problem.tokens, problem.weights, problem.positions, problem.features
+        )
+        noise_samples, source = counted.noise_samples, counted.source
+        reason = f"{reason}; samples {'kept' if kept else 'made anew in every pass'}"
+    return fit_operator(
+        operator,
+        settings,
+        reason,
+        progress,
+        positions=problem.positions,
+        backend=problem.backend,
+        noise_samples=noise_samples,
+        source=source,
+        moments=lambda: problem.moments(False),
+        kept_bytes=kept,
+    )
+
+
+def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOperator, int]:
+    """The data as an operator, and the bytes of its samples if memory allows to keep them."""
+    features, d_out, n = problem.features, problem.d_out, problem.n_samples
     columns = len(problem.tokens) if problem.positions == "all" else n
     kept = kept_samples_bytes(features, d_out, problem.positions, columns)
     estimate = estimate_memory(
@@ -32,40 +68,65 @@ def fit_pcg(
     )
     limit = as_memory_limit(settings.memory_limit)
     keep = estimate["pcg"] + kept <= (usable_memory() // 2 if limit is None else limit)
-    stages = Stages()
     operator = get_backend(problem.backend).normal_operator(
         problem.tokens, problem.targets, problem.weights, problem.positions, features, keep=keep
     )
+    return operator, kept if keep else 0
+
+
+def fit_operator(
+    operator: NormalOperator,
+    settings: Settings,
+    reason: str,
+    progress: bool | Callable[[int, Any], object],
+    *,
+    positions: Positions,
+    backend: str,
+    noise_samples: float,
+    source: Source | None,
+    moments: Callable[[], Moments],
+    kept_bytes: int = 0,
+) -> Fit:
+    """Fit to data that is known as an operator.
+
+    Parameters
+    ----------
+    noise_samples, source
+        For the certificate: total weight over the largest, and what answers for single inputs.
+    moments
+        Makes the moments, if a number of heads is asked for.
+    kept_bytes
+        Of samples kept between passes, for ``info``.
+    """
+    stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
         found = solve_pcg(operator, float(settings.alpha), watch)
     certificate = None
     if settings.certify:
         with stages.timed("certify"):
-            # Its weights and its source of single predictions are those of the data
-            counted = counted_on_data(problem.tokens, problem.weights, problem.positions, features)
-            source = Source(features, None, (problem.tokens, problem.weights, problem.positions))
+            known = Source(operator.features, None) if source is None else source
             certificate = estimate_certificate(
-                operator, found.factors, problem.positions, counted.noise_samples, source
+                operator, found.factors, positions, noise_samples, known
             )
-    moments = None
+            certificate = replace(certificate, source=source)
+    sums = None
     if isinstance(settings.heads, int):
         with stages.timed("moments"):
-            moments = problem.moments(False)
-    samples = "kept" if keep else "made anew in every pass"
+            sums = moments()
     return assemble(
         found.solution,
-        f"{reason}; {found.reason}; samples {samples}",
+        f"{reason}; {found.reason}",
         found.condition,
         "pcg",
         certificate,
         settings,
         stages,
-        features=features,
-        positions=problem.positions,
-        n_samples=n,
+        features=operator.features,
+        positions=positions,
+        n_samples=operator.n_samples,
         mean_squared_target=found.mean_squared_target,
-        backend=problem.backend,
-        moments=moments,
+        backend=backend,
+        moments=sums,
         iterations=found.iterations,
-        kept_bytes=kept if keep else 0,
+        kept_bytes=kept_bytes,
     )

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import compact, storage
 from .accumulation import Accumulation, summand_sizes
 from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
+from .checkpoint import Checkpoint
 from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
+from .moments_file import read_moments, write_moments
 from .progress import Bar
+from .sources import as_source
+from .streaming import accumulate
 from .tokens import (
-    Array,
     Floats,
     Positions,
     Tokens,
@@ -39,10 +42,8 @@ from .tokens import (
 if TYPE_CHECKING:
     from .result import Fit
 
-_FILE_VERSION = 2
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
-_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
 
 
 def as_precision(precision: object) -> Precision:
@@ -77,7 +78,8 @@ class Moments:
     Notes
     -----
     Memory does not grow with the number of sequences. An update computes the moments of its batch
-    aside and adds them when all went well, so a failed or interrupted update changes nothing.
+    aside and adds them when all went well, so a failed or interrupted update changes nothing; a
+    stream is one update.
 
     Examples
     --------
@@ -128,36 +130,64 @@ class Moments:
         *,
         offsets: object = None,
         sample_weight: object = None,
-        progress: bool | Callable[[int, int], object] = False,
+        progress: bool | Callable[[int, Any], object] = False,
+        checkpoint: storage.PathLike | None = None,
+        checkpoint_every: float = 60.0,
     ) -> Moments:
-        """Add a batch.
+        """Add a batch, or a whole stream of them.
 
         Parameters
         ----------
         Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. Or a stream, which
+            is read a batch at a time, the next one while the last is added: a numpy memory map, an
+            array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype and slices), or
+            an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see docs/scale.md.
         y
             Targets: (N, d_out) for "last", otherwise one row a token in the form of Z. The last
-            axis may be left out for d_out = 1; None for d_out = 0.
+            axis may be left out for d_out = 1; None for d_out = 0 and for an iterable of batches.
         sample_weight
             Weights (N,), not negative, one a sequence; 1 by default.
         progress
-            True shows a bar; a function is called with the sequences done and their number.
+            True shows a bar; a function is called with the sequences done and their number (of an
+            iterable: the batches, and None where their number is not known).
+        checkpoint
+            Path of a file, for streams: what has been added is saved there now and then, and if the
+            file exists, the same stream goes on from it. It holds the moments of this stream alone
+            and can be read by :meth:`load`.
+        checkpoint_every
+            Seconds from one checkpoint to the next; 0 saves after each batch.
 
         Returns
         -------
         Moments
             This object.
         """
+        source = as_source(
+            Z,
+            y,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            positions=self.positions,
+            moments_bytes=self._compact_bytes,
+        )
+        if source is not None:
+            saved = None
+            if checkpoint is not None:
+                saved = Checkpoint(checkpoint, checkpoint_every, source)
+            return self._merge(accumulate(source, self._empty(), progress, saved))
+        if checkpoint is not None:
+            raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
         tokens = as_tokens(Z, offsets, d=self.d)
-        targets = self._checked_targets(y, tokens)
+        targets = self.checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
         with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
             batch = self._of_batch(tokens, targets, weights, report)
-        self._add(*batch)
+        self.add_sums(*batch)
         return self
 
-    def _checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
+    def checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
+        """Check the targets of a batch; None for d_out = 0."""
         if self.d_out == 0:
             if y is not None:
                 raise ValueError("y: these moments have d_out = 0 and take no targets")
@@ -170,7 +200,7 @@ class Moments:
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
     ) -> None:
         """Add a batch whose arguments have been checked."""
-        self._add(*self._of_batch(tokens, targets, weights, progress))
+        self.add_sums(*self._of_batch(tokens, targets, weights, progress))
 
     def _of_batch(
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
@@ -204,7 +234,7 @@ class Moments:
             sizes = summand_sizes(tokens, weights, self.positions, self.features)
         return sums, samples, total_weight(tokens, weights, self.positions), how, sizes
 
-    def _add(
+    def add_sums(
         self,
         sums: BatchMoments,
         n_samples: int,
@@ -212,6 +242,7 @@ class Moments:
         how: Accumulation,
         sizes: Floats | None,
     ) -> None:
+        """Add the sums over a batch, its samples, weight, rounding and magnitudes."""
         with self._lock:
             if self._magnitudes is not None and sizes is not None:
                 sizes = self._magnitudes + sizes
@@ -246,7 +277,11 @@ class Moments:
                 raise ValueError(
                     f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
                 )
-        merged = Moments(
+        return self._empty()._merge(self)._merge(other)
+
+    def _empty(self) -> Moments:
+        """Moments of the same kind, of nothing."""
+        return Moments(
             self.d,
             self.d_out,
             positions=self.positions,
@@ -254,16 +289,14 @@ class Moments:
             backend=self.backend,
             precision=self.precision,
         )
-        for part in (self, other):
-            if part._sums is not None:
-                merged._add(
-                    part._sums,
-                    part.n_samples,
-                    part.total_weight,
-                    part.accumulation,
-                    part._magnitudes,
-                )
-        return merged
+
+    def _merge(self, part: Moments) -> Moments:
+        """Add moments of the same kind."""
+        if part._sums is not None:
+            self.add_sums(
+                part._sums, part.n_samples, part.total_weight, part.accumulation, part._magnitudes
+            )
+        return self
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -291,8 +324,10 @@ class Moments:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        if self._sums is None:
-            return 0
+        return 0 if self._sums is None else self._compact_bytes
+
+    @property
+    def _compact_bytes(self) -> int:
         return compact_bytes(self.features, self.d_out, self.positions)
 
     @property
@@ -359,47 +394,12 @@ class Moments:
 
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically (format in docs/files.md)."""
-        meta = {
-            "d": self.d,
-            "d_out": self.d_out,
-            "positions": self.positions,
-            "precision": self.precision,
-            "n_samples": self.n_samples,
-            "total_weight": self.total_weight,
-            "accumulation": self.accumulation._asdict(),
-        }
-        arrays: dict[str, Array] = {**self.sums._asdict(), **storage.feature_arrays(self.features)}
-        arrays["magnitudes"] = np.zeros((0, 0)) if self._magnitudes is None else self._magnitudes
-        storage.write(path, "moments", _FILE_VERSION, meta, arrays)
+        write_moments(self, path)
 
     @classmethod
     def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
-        """Read a file that :meth:`save` wrote."""
-        names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
-        meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
-        sizes = arrays.pop("magnitudes")
-        features = storage.read_features(path, meta["d"], arrays)
-        moments = cls(
-            meta["d"],
-            meta["d_out"],
-            positions=meta["positions"],
-            features=features,
-            backend=backend,
-            precision=meta["precision"],
-        )
-        expected = {name: array.shape for name, array in moments.sums._asdict().items()}
-        found = {name: array.shape for name, array in arrays.items()}
-        if found != expected:
-            raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
-        if meta["n_samples"] > 0:
-            moments._add(
-                BatchMoments(**arrays),
-                meta["n_samples"],
-                meta["total_weight"],
-                Accumulation(**meta["accumulation"]),
-                None if features.everything else sizes,
-            )
-        return moments
+        """Read a file that :meth:`save` wrote, or a checkpoint of :meth:`update`."""
+        return read_moments(path, cls, backend)[0]
 
     # ------------------------------------------------------------------------------------ solving
 

@@ -10,7 +10,7 @@ places is the sum of the operators of its parts: results of the same name are ad
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,14 @@ class Gradient(NamedTuple):
     """(d_out, p): sum w (y - C h) h'; minus half the gradient of the squared error."""
     squared_error: Floats
     """(d_out,): sum w (y - C h)^2."""
+
+
+Sums = TypeVar("Sums", KroneckerFactors, NormalProduct, Gradient)
+
+
+def added(a: Sums, b: Sums) -> Sums:
+    """Results of the same name over the data of both, field by field."""
+    return type(a)(*(x + y for x, y in zip(a, b, strict=True)))
 
 
 class NormalOperator(Protocol):

@@ -14,7 +14,8 @@ D V diag(1/sigma) U' c is a best fit, from which the one of least norm follows a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 from scipy.linalg import lapack, svd
@@ -23,11 +24,15 @@ from .features import Features
 from .solve import EPS, MARGIN, SpectralFactor, power_of_two_scale, spectral_factor
 from .tokens import Array, Floats, Positions, Tokens
 
+Batch: TypeAlias = tuple[Tokens, Array, Floats | None]
+"""Tokens, targets (samples, d_out), and weights, one a sequence."""
 
-def _batches(
-    tokens: Tokens, weights: Floats | None, positions: Positions, chosen: Features, rows: int
-) -> Iterator[tuple[slice, Floats]]:
-    """Samples and their features times sqrt(w), at least ``rows`` samples at a time."""
+
+def _pieces(
+    batch: Batch, positions: Positions, chosen: Features, rows: int
+) -> Iterator[tuple[Floats, Floats]]:
+    """Features and targets times sqrt(w), at least ``rows`` samples at a time."""
+    tokens, y, weights = batch
     lengths = np.ones(len(tokens), np.int64) if positions == "last" else tokens.lengths
     starts = np.concatenate([[0], np.cumsum(lengths)])
     first = 0
@@ -36,10 +41,28 @@ def _batches(
         last = min(max(last, first + 1), len(tokens))
         part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
         features = chosen.of(part, positions)
+        targets = y[starts[first] : starts[last]].astype(np.float64)
         if weights is not None:
-            features *= np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
-        yield slice(int(starts[first]), int(starts[last])), features
+            root = np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
+            features *= root
+            targets *= root
+        yield features, targets
         first = last
+
+
+def _blocks(
+    batches: Iterable[Batch], positions: Positions, chosen: Features, rows: int
+) -> Iterator[Floats]:
+    """Rows sqrt(w) [h y] of all batches, at least ``rows`` at a time but for the last."""
+    waiting: list[Floats] = []
+    for batch in batches:
+        for piece in _pieces(batch, positions, chosen, rows):
+            waiting.append(np.concatenate(piece, axis=1))
+            if sum(map(len, waiting)) >= rows:
+                yield np.concatenate(waiting)
+                waiting.clear()
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def _triangle(stacked: Floats) -> Floats:
@@ -54,42 +77,42 @@ def _triangle(stacked: Floats) -> Floats:
 
 
 def solve_on_data(
-    tokens: Tokens,
-    y: Array,
-    weights: Floats | None,
+    batches: Iterable[Batch],
+    n_samples: int,
+    total_weight: float,
     positions: Positions,
     alpha: float,
     diagonal: Floats,
     chosen: Features,
+    d_out: int,
 ) -> tuple[Floats, SpectralFactor]:
     """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
 
     Parameters
     ----------
-    tokens, y, weights, positions
-        The data; y (samples, d_out), weights one a sequence.
+    batches, n_samples, total_weight, positions
+        The data, in one or more batches, and what it comes to.
     alpha
         Ridge.
     diagonal
         Diagonal of Lambda + alpha I, (p,), from which D is taken.
     chosen
         Which features take part.
+    d_out
+        Outputs; may be 0.
     """
-    p, d_out = len(diagonal), y.shape[1]
-    lengths = np.ones(len(tokens)) if positions == "last" else tokens.lengths
-    total = float(lengths.sum() if weights is None else lengths @ weights)
+    p = len(diagonal)
     scale = power_of_two_scale(diagonal)
     triangle = np.zeros((p + d_out, p + d_out))
     if alpha > 0:
         triangle[np.arange(p), np.arange(p)] = np.sqrt(alpha) * scale
-    root = None if weights is None else np.sqrt(np.repeat(weights, lengths.astype(np.int64)))
-    for samples, features in _batches(tokens, weights, positions, chosen, 2 * p):
-        targets = y[samples] if root is None else root[samples, None] * y[samples]
-        rows = np.concatenate([features * scale, targets], axis=1) / np.sqrt(total)
+    units = np.concatenate([scale, np.ones(d_out)])
+    for block in _blocks(batches, positions, chosen, 2 * p):
+        rows = block * units / np.sqrt(total_weight)
         triangle = _triangle(np.concatenate([triangle, rows]))
     R, c = triangle[:p, :p], triangle[:p, p:]
     U, sigma, Vt = svd(R, check_finite=False)
-    level = max(int(lengths.sum()), p) * EPS  # of sigma; eigenvalues are squares
+    level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares
     factor = spectral_factor(
         sigma[::-1] ** 2,
         Vt[::-1].T,

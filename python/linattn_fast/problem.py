@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Settings:
         as_memory_limit(self.memory_limit)
 
     def require_possible(
-        self, features: Features, d_out: int, positions: Positions, n_samples: int
+        self, features: Features, d_out: int, positions: Positions, n_samples: int | None
     ) -> None:
         """Raise what speaks against the work, such as the memory of the solver that runs first."""
         if isinstance(self.heads, int):
@@ -66,7 +67,7 @@ class Settings:
             d, d_out, positions=positions, n_samples=n_samples, features=features
         )
         name = "cholesky" if self.solver == "auto" else self.solver
-        needed = estimate[name]
+        needed = estimate.get(name, 0)  # unknown before a stream of unknown length is read
         what = f"fit: d = {d} ({features.count} features), solver {name!r},"
         if isinstance(self.heads, int):  # the dense second moment is their metric
             needed = max(needed, estimate["cholesky"])
@@ -87,7 +88,7 @@ class Stages(dict[str, float]):
 
 @dataclass(frozen=True)
 class Problem:
-    """Checked data of a fit."""
+    """Checked data of a fit, in memory."""
 
     tokens: Tokens
     targets: Tokens
@@ -98,11 +99,25 @@ class Problem:
     features: Features
 
     @property
+    def d_out(self) -> int:
+        """Outputs."""
+        return self.targets.d
+
+    @property
     def n_samples(self) -> int:
         """Number of queries."""
         return self.tokens.n_samples(self.positions)
 
-    def moments(self, progress: bool | Callable[[int, int], object]) -> Moments:
+    @contextmanager
+    def parts(self) -> Iterator[Iterator[Problem]]:
+        """Read the data, part by part: this is the only one."""
+        yield iter([self])
+
+    def loaded(self) -> Problem:
+        """The data in memory: as it is."""
+        return self
+
+    def moments(self, progress: bool | Callable[[int, Any], object]) -> Moments:
         """Accumulate the moments of the data."""
         moments = Moments(
             self.tokens.d,

@@ -17,15 +17,25 @@ class Bar:
     Parameters
     ----------
     total
-        Number of steps.
+        Number of steps; None where that is not known.
     label
         What is being done.
     progress
         False for nothing, True for a bar, or a function of (done, total).
+    unit
+        What is counted.
+    done
+        Steps that were done before.
     """
 
     def __init__(
-        self, total: int, label: str, progress: bool | Callable[[int, int], object]
+        self,
+        total: int | None,
+        label: str,
+        progress: bool | Callable[[int, Any], object],
+        *,
+        unit: str = "sequences",
+        done: int = 0,
     ) -> None:
         if not isinstance(progress, bool) and not callable(progress):
             raise TypeError(
@@ -34,6 +44,8 @@ class Bar:
         self._total = total
         self._label = label
         self._progress = progress
+        self._unit = {"sequences": "seq", "batches": "batch"}[unit]
+        self._start = done
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
@@ -43,7 +55,9 @@ class Bar:
         if self._progress:
             from tqdm.auto import tqdm  # noqa: PLC0415  # only for those who want a bar
 
-            self._bar = tqdm(total=self._total, desc=self._label, unit="seq")
+            self._bar = tqdm(
+                total=self._total, desc=self._label, unit=self._unit, initial=self._start
+            )
             return lambda done: self._bar.update(done - self._bar.n)
         return None
 
@@ -53,12 +67,13 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        total = self._total if error is None else None
         if callable(self._progress):
-            if error is None:
-                self._progress(self._total, self._total)
+            if total is not None:
+                self._progress(total, total)
         elif self._bar is not None:
-            if error is None:
-                self._bar.update(self._total - self._bar.n)
+            if total is not None:
+                self._bar.update(total - self._bar.n)
             self._bar.close()
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from .machine import usable_cores
 
 _MOST = 65536
 _chosen: int | None = None
+_in_this_context: ContextVar[int | None] = ContextVar("linattn_fast_threads", default=None)
 
 
 def _checked(value: object, name: str) -> int:
@@ -41,8 +45,20 @@ def set_num_threads(n: int | None) -> None:
     _chosen = None if n is None else _checked(n, "n")
 
 
+@contextmanager
+def num_threads(n: int) -> Iterator[None]:
+    """Use n threads within a block, in this context alone: other threads keep the setting."""
+    token = _in_this_context.set(_checked(n, "threads"))
+    try:
+        yield
+    finally:
+        _in_this_context.reset(token)
+
+
 def get_num_threads() -> int:
     """Return the number of threads the compiled code uses."""
+    if (here := _in_this_context.get()) is not None:
+        return here
     if _chosen is not None:
         return _chosen
     text = os.environ.get("LINATTN_NUM_THREADS", "").strip()

@@ -180,7 +180,8 @@ def _alike(arrays: list[Array]) -> tuple[Array, ...]:
     return tuple(arrays)
 
 
-def _as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
+def as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
+    """Check where each of N sequences begins and ends among the rows of ``name``, (N + 1,)."""
     array = _as_array(offsets, "offsets")
     if array.ndim != 1 or len(array) < 2 or array.dtype.kind not in "iu":
         raise ValueError(
@@ -202,6 +203,26 @@ def _as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64
     return np.ascontiguousarray(result)
 
 
+def require_form(shape: tuple[int, ...], *, flat: bool, name: str) -> None:
+    """Check the shape of one array of tokens: (sum n_i, d) if flat, else (N, n, d)."""
+    if flat and len(shape) != 2:
+        raise ValueError(
+            f"{name}: with offsets, an array (sum n_i, d) is needed, got shape {shape}"
+        )
+    if not flat and len(shape) != 3:
+        one = len(shape) == 2
+        hint = f"; for one sequence pass {name}[None] (an array) or [{name}]" if one else ""
+        raise ValueError(
+            f"{name}: an array (N, n, d), a list of (n_i, d) arrays, or (sum n_i, d) with "
+            f"offsets is needed, got shape {shape}{hint}"
+        )
+    if 0 in shape:
+        raise ValueError(
+            f"{name}: the batch is empty, shape {shape}; "
+            "at least one sequence of one token with one coordinate is needed"
+        )
+
+
 def as_tokens(
     value: object, offsets: object = None, *, name: str = "Z", d: int | None = None
 ) -> Tokens:
@@ -220,29 +241,13 @@ def as_tokens(
         tokens = value
     elif offsets is not None:
         rows = _as_floats(value, name)
-        if rows.ndim != 2:
-            raise ValueError(
-                f"{name}: with offsets, an array (sum n_i, d) is needed, got shape {rows.shape}"
-            )
-        if 0 in rows.shape:
-            raise ValueError(f"{name}: the batch is empty, shape {rows.shape}")
-        tokens = Tokens(rows, _as_offsets(offsets, len(rows), name))
+        require_form(rows.shape, flat=True, name=name)
+        tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
     elif _is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
         array = _as_floats(value, name)
-        if array.ndim != 3:
-            one = array.ndim == 2
-            hint = f"; for one sequence pass {name}[None] (an array) or [{name}]" if one else ""
-            raise ValueError(
-                f"{name}: an array (N, n, d), a list of (n_i, d) arrays, or (sum n_i, d) with "
-                f"offsets is needed, got shape {array.shape}{hint}"
-            )
-        if 0 in array.shape:
-            raise ValueError(
-                f"{name}: the batch is empty, shape {array.shape}; "
-                "at least one sequence of one token with one coordinate is needed"
-            )
+        require_form(array.shape, flat=False, name=name)
         tokens = Tokens(array)
     if d is not None and tokens.d != d:
         raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}")
@@ -334,6 +339,12 @@ def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -
     if weights is None:
         return float(tokens.n_samples(positions))
     return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
+
+
+def require_positive(weight: float) -> None:
+    """Check the total weight of all samples."""
+    if not weight > 0:
+        raise ValueError("sample_weight: at least one weight must be positive, got all zero")
 
 
 def as_positions(positions: object) -> Positions:

@@ -1,0 +1,77 @@
+"""Files of moments: what :meth:`Moments.save` writes, and checkpoints, which are such files too.
+
+The format is in docs/files.md. A checkpoint has one more entry in its meta data, ``"stream"``: how
+far the stream had been read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import storage
+from .accumulation import Accumulation
+from .backend import BatchMoments
+from .tokens import Array
+
+if TYPE_CHECKING:
+    from .moments import Moments
+
+_FILE_VERSION = 2
+_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
+
+
+def write_moments(
+    moments: Moments, path: storage.PathLike, stream: dict[str, Any] | None = None
+) -> None:
+    """Write moments, whole or not at all; ``stream`` says how far a stream had been read."""
+    meta: dict[str, Any] = {
+        "d": moments.d,
+        "d_out": moments.d_out,
+        "positions": moments.positions,
+        "precision": moments.precision,
+        "n_samples": moments.n_samples,
+        "total_weight": moments.total_weight,
+        "accumulation": moments.accumulation._asdict(),
+    }
+    if stream is not None:
+        meta["stream"] = stream
+    arrays: dict[str, Array] = {
+        **moments.sums._asdict(),
+        **storage.feature_arrays(moments.features),
+    }
+    sizes = moments.magnitudes
+    arrays["magnitudes"] = np.zeros((0, 0)) if sizes is None else sizes
+    storage.write(path, "moments", _FILE_VERSION, meta, arrays)
+
+
+def read_moments(
+    path: storage.PathLike, kind: type[Moments], backend: str
+) -> tuple[Moments, dict[str, Any] | None]:
+    """Read such a file: the moments, and how far a stream had been read if it says so."""
+    names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
+    meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
+    sizes = arrays.pop("magnitudes")
+    features = storage.read_features(path, meta["d"], arrays)
+    moments = kind(
+        meta["d"],
+        meta["d_out"],
+        positions=meta["positions"],
+        features=features,
+        backend=backend,
+        precision=meta["precision"],
+    )
+    expected = {name: array.shape for name, array in moments.sums._asdict().items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    if found != expected:
+        raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
+    if meta["n_samples"] > 0:
+        moments.add_sums(
+            BatchMoments(**arrays),
+            meta["n_samples"],
+            meta["total_weight"],
+            Accumulation(**meta["accumulation"]),
+            None if features.everything else sizes,
+        )
+    return moments, meta.get("stream")

@@ -1,0 +1,70 @@
+"""Accumulating a stream: batch after batch, the next one read while the last is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .checkpoint import Checkpoint
+from .progress import Bar
+from .read_ahead import read_ahead
+from .sources import Batch, Source
+from .tokens import Floats, Tokens, as_tokens, as_weights
+
+if TYPE_CHECKING:
+    from .moments import Moments
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say in which batch an argument was wrong; the message still begins with its name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"{error}; in {where}") from error.__cause__
+
+
+def checked(batch: Batch, moments: Moments) -> tuple[Tokens, Tokens | None, Floats | None]:
+    """Tokens, targets and weights of a batch, as the moments need them."""
+    tokens = as_tokens(batch.Z, batch.offsets, d=moments.d)
+    targets = moments.checked_targets(batch.y, tokens)
+    return tokens, targets, as_weights(batch.sample_weight, len(tokens))
+
+
+def accumulate(
+    source: Source,
+    empty: Moments,
+    progress: bool | Callable[[int, Any], object],
+    checkpoint: Checkpoint | None = None,
+) -> Moments:
+    """Moments of a whole source; ``empty`` has none yet and may come back filled."""
+    total, done = (empty, 0) if checkpoint is None else checkpoint.resume(empty)
+    reached = done if source.unit == "sequences" else 0  # batches come again from the first
+    skipped = 0
+    with (
+        Bar(source.total, "moments", progress, unit=source.unit, done=done) as report,
+        read_ahead(source.read(done)) as batches,
+    ):
+        for batch in batches:
+            with located(batch.where):
+                tokens, targets, weights = checked(batch, total)
+                reached = batch.end
+                if checkpoint is not None and reached <= done:
+                    skipped += tokens.n_samples(total.positions)
+                    if reached == done:
+                        checkpoint.require_same(total, done, skipped)
+                    continue
+                total.add_checked(tokens, targets, weights, None)
+            if report is not None:
+                report(reached)
+            if checkpoint is not None:
+                checkpoint.save_if_due(total, reached)
+            del batch, tokens, targets, weights  # before the next is taken, or three would exist
+    if reached == 0:
+        raise ValueError("Z: the stream is empty; at least one batch is needed")
+    if checkpoint is not None:
+        checkpoint.finish(total, done, reached)
+    return total

@@ -1,0 +1,183 @@
+"""A long accumulation that is killed goes on from its last checkpoint, to the same bits."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import linattn_fast as la
+
+
+def batches(n=12, d=4):
+    rng = np.random.default_rng(5)
+    return [(rng.standard_normal((40 + i, 5, d)), rng.standard_normal(40 + i)) for i in range(n)]
+
+
+def same_bits(a, b):
+    assert (a.n_samples, a.total_weight) == (b.n_samples, b.total_weight)
+    assert a.accumulation == b.accumulation
+    for x, y in zip(a.sums, b.sums, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(stream, after):
+    for i, batch in enumerate(stream):
+        if i == after:
+            raise Stop
+        yield batch
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 11])
+def test_a_stream_that_failed_goes_on_to_the_same_bits(tmp_path, after):
+    path = tmp_path / "checkpoint.npz"
+    expected = la.Moments(4, 1).update(batches())
+    moments = la.Moments(4, 1)
+    with pytest.raises(Stop):
+        moments.update(stopping(batches(), after), checkpoint=path, checkpoint_every=0)
+    assert moments.n_samples == 0  # a stream is one update
+    assert path.exists() == (after > 0)
+    if after:
+        assert la.Moments.load(path).n_samples == sum(len(y) for _, y in batches()[:after])
+    same_bits(moments.update(iter(batches()), checkpoint=path, checkpoint_every=0), expected)
+    same_bits(la.Moments.load(path), expected)
+
+
+def test_a_finished_stream_is_not_added_again(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    first = la.Moments(4, 1).update(batches(), checkpoint=path)
+    before = path.stat().st_mtime_ns
+    same_bits(la.Moments(4, 1).update(batches(), checkpoint=path), first)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_moments_that_hold_data_get_the_stream_beside_it(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    (Z, y), *rest = batches()
+    moments = la.Moments(4, 1).update(Z, y).update(rest, checkpoint=path)
+    same_bits(moments, la.Moments(4, 1).update(Z, y) + la.Moments(4, 1).update(rest))
+    assert la.Moments.load(path).n_samples == moments.n_samples - len(y)
+
+
+def test_stored_arrays_go_on_where_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr("linattn_fast.sources.BATCH_BYTES", 5000)
+    monkeypatch.setattr("linattn_fast.sources._LARGEST_BATCH", 0)
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "Z.npy", rng.standard_normal((900, 5, 4)))
+    Z, y = np.load(tmp_path / "Z.npy", mmap_mode="r"), rng.standard_normal(900)
+    expected = la.Moments(4, 1).update(Z, y)
+    path, seen = tmp_path / "checkpoint.npz", []
+
+    def refuse(done, total):
+        if done > 400:
+            raise Stop
+
+    with pytest.raises(Stop):
+        la.Moments(4, 1).update(Z, y, checkpoint=path, checkpoint_every=0, progress=refuse)
+    found = la.Moments(4, 1).update(
+        Z, y, checkpoint=path, progress=lambda done, total: seen.append(done)
+    )
+    same_bits(found, expected)
+    assert seen[0] > 400  # nothing was read twice
+
+
+def test_time_passes_between_checkpoints(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr("linattn_fast.checkpoint.write_moments", lambda *given: saved.append(given))
+    la.Moments(4, 1).update(batches(), checkpoint=tmp_path / "c.npz", checkpoint_every=3600)
+    assert len(saved) == 1  # at the end
+    la.Moments(4, 1).update(batches(), checkpoint=tmp_path / "c.npz", checkpoint_every=0)
+    assert len(saved) == 1 + 12 + 1
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    la.Moments(4, 1).update(batches()[:5], checkpoint=path)
+    whole = path.read_bytes()
+    for moments, stream, message in [
+        (la.Moments(4, 1, positions="all"), batches(), "another accumulation: positions is 'last'"),
+        (la.Moments(4, 1), batches()[:6], "another stream: .*'total': 5.* 'total': 6"),
+        (la.Moments(4, 1), batches()[1:6], "another stream: its first 5 batches had 210 samples"),
+        (la.Moments(4, 1), np.zeros((5, 5, 4)), "Z is one batch in memory"),
+    ]:
+        y = None if isinstance(stream, list) else np.zeros(5)
+        with pytest.raises(ValueError, match=f"^checkpoint: .*{message}"):
+            moments.update(stream, y, checkpoint=path)
+        assert moments.n_samples == 0
+        assert path.read_bytes() == whole
+    unknown = tmp_path / "unknown.npz"  # streams whose length is not known
+    la.Moments(4, 1).update(iter(batches()[:5]), checkpoint=unknown)
+    with pytest.raises(ValueError, match="^checkpoint: .* had read 5 batches.* ends after 3"):
+        la.Moments(4, 1).update(iter(batches()[:3]), checkpoint=unknown)
+    la.Moments(4, 1).update(*batches()[0]).save(path)
+    with pytest.raises(ValueError, match="^checkpoint: .*no checkpoint"):
+        la.Moments(4, 1).update(batches(), checkpoint=path)
+    path.write_bytes(whole[:1000])
+    with pytest.raises(ValueError, match="^path: .*is not a whole linattn_fast.moments file"):
+        la.Moments(4, 1).update(batches(), checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"checkpoint": 3.5}, TypeError, "^checkpoint: the path of a file is needed, got float"),
+        ({"checkpoint": "no/such/folder/c.npz"}, FileNotFoundError, "no such folder"),
+        ({"checkpoint_every": -1}, ValueError, "^checkpoint_every: .* got -1"),
+        ({"checkpoint_every": "1"}, TypeError, "^checkpoint_every: .* got str"),
+        ({"checkpoint_every": float("nan")}, ValueError, "^checkpoint_every: .* got nan"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_read(tmp_path, given, kind, message):
+    def stream():
+        raise AssertionError("read")
+        yield
+
+    with pytest.raises(kind, match=message):
+        la.Moments(4, 1).update(stream(), **{"checkpoint": tmp_path / "c.npz", **given})
+
+
+PROGRAM = """
+import sys, numpy as np, linattn_fast as la
+rng = np.random.default_rng(8)
+def stream():
+    for i in range(60):
+        yield rng.standard_normal((300, 6, 10)), rng.standard_normal(300)
+moments = la.Moments(10, 1).update(stream(), checkpoint=sys.argv[1], checkpoint_every=0)
+moments.save(sys.argv[2])
+"""
+
+
+@pytest.mark.skipif("LINATTN_SANITIZED" in os.environ, reason="many slow starts, nothing compiled")
+def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_leads_to_the_same_bits(tmp_path):
+    """Killed again and again while it saves as often as it can; every file found is whole."""
+    checkpoint, result = tmp_path / "checkpoint.npz", tmp_path / "moments.npz"
+    plain = PROGRAM.replace(", checkpoint=sys.argv[1], checkpoint_every=0", "")
+    subprocess.run([sys.executable, "-c", plain, "", tmp_path / "expected.npz"], check=True)
+    clock, kills, done = random.Random(3), 0, [0]
+    for _ in range(60):
+        run = subprocess.Popen([sys.executable, "-c", PROGRAM, checkpoint, result])
+        start = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while run.poll() is None:  # until it has saved once more, and then a little
+            now = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+            if now > start:
+                time.sleep(0.02 * clock.random())
+                break
+            time.sleep(0.001)
+        if run.poll() is None and kills < 4:
+            os.kill(run.pid, signal.SIGKILL)
+            kills += 1
+        if run.wait() == 0:
+            break
+        done.append(la.Moments.load(checkpoint).n_samples)
+    assert kills > 1
+    assert done == sorted(set(done))  # every life got further
+    assert done[-1] < 60 * 300
+    same_bits(la.Moments.load(result), la.Moments.load(tmp_path / "expected.npz"))

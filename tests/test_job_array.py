@@ -1,0 +1,43 @@
+"""The example of a job array: parts in processes of their own, merged and fitted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import linattn_fast as la
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "job_array.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_jobs_write_moments_and_the_last_one_fits(tmp_path):
+    for part in range(3):
+        assert run("part", part, 3, tmp_path / "of3").returncode == 0
+    done = run("merge", 3, tmp_path / "of3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("10000 samples, identifiable, relative error ")
+    assert float(done.stdout.split()[-1]) < 1e-2  # noise of 0.1, 10,000 samples, 126 features
+    run("part", 0, 1, tmp_path / "alone")
+    run("merge", 1, tmp_path / "alone")
+    one, three = (la.load(tmp_path / name / "fit.npz") for name in ("alone", "of3"))
+    np.testing.assert_allclose(three.coefficients, one.coefficients, rtol=0, atol=1e-10)
+    assert sorted(path.name for path in (tmp_path / "of3").iterdir()) == [
+        "fit.npz",
+        *(f"moments_{part}.npz" for part in range(3)),
+    ]
+
+
+def test_a_part_that_does_not_exist_is_refused(tmp_path):
+    outcome = run("part", 3, 3, tmp_path)
+    assert outcome.returncode == 2
+    assert "part must be between 0 and 2, got 3" in outcome.stderr
