@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
+
 #include "../core/index.hpp"
 
 namespace linattn::bindings {
@@ -32,7 +34,13 @@ std::vector<std::int64_t> ascending_numbers(const std::string& name, const Offse
 }  // namespace
 
 Doubles zeros(const std::vector<py::ssize_t>& shape) {
-  return py::module_::import("numpy").attr("zeros")(py::cast(shape)).cast<Doubles>();
+  constexpr py::ssize_t spare = 64 / sizeof(double);
+  py::ssize_t size = 1;
+  for (const py::ssize_t length : shape) size *= length;
+  const auto whole = py::module_::import("numpy").attr("zeros")(size + spare).cast<Doubles>();
+  const auto past_line = reinterpret_cast<std::uintptr_t>(whole.data()) % 64 / sizeof(double);
+  const double* const start = whole.data() + (spare - static_cast<py::ssize_t>(past_line)) % spare;
+  return Doubles(shape, start, whole);
 }
 
 OwnedData::OwnedData(const py::object& storage, const std::optional<Offsets>& offsets,
