@@ -95,6 +95,9 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
   double* const energy_sums = map_sums + d_out * d * lanes;
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     const std::int64_t count = lane < in.count ? least(lanes, in.count - lane) : 0;
+    if (d_out == 0 && in.pairs == nullptr && by_tokens(in.tokens + lane, in.token_scalar, count, d, s + lane, stride)) {
+      continue;
+    }
     std::int64_t longest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       if (in.tokens[lane + i].length > longest) longest = in.tokens[lane + i].length;

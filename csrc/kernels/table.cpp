@@ -24,6 +24,7 @@ namespace {
 #include "product.hpp"
 // after what they build on
 #include "maps.hpp"
+#include "token_moments.hpp"
 #include "second_moment.hpp"
 
 }  // namespace
