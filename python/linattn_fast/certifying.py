@@ -12,13 +12,14 @@ from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
+from .block_factors import factorise_moments, try_cholesky_of_moments
 from .certificate import Certificate, Source, Verdict
 from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments
 from .orthogonal import solve_on_data
-from .solve import Factorisation, SpectralFactor, factorise, try_cholesky
+from .solve import Choice, Factorisation, SpectralFactor
 from .tokens import (
     Floats,
     Positions,
@@ -163,7 +164,7 @@ def certificate_from(
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
     if factor is None:
-        factor = factorise(moments.second_moment, steps=moments.rounding_steps).factorisation
+        factor = factorise_moments(moments).factorisation
     full = factor.rank == p
     smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
     proof = prove(moments, smallest)
@@ -256,12 +257,12 @@ def certifying_factor(
     """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:
         return None
-    factor = try_cholesky(moments.second_moment(), moments.rounding_steps)
-    if not isinstance(factor, str):
-        return factor
+    choice = try_cholesky_of_moments(moments)
+    if isinstance(choice, Choice):
+        return choice.factorisation
     require_memory(
         estimate_memory(moments.d, 0, features=moments.features)["qr"],
-        f"certify: {factor}; deciding it from the features of d = {moments.d}",
+        f"certify: {choice}; deciding it from the features of d = {moments.d}",
         memory_limit,
     )
     weight = moments.required_weight()

@@ -15,6 +15,7 @@ the upper triangle, row by row; the entries (u, v, .) of a third moment follow e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,16 @@ def triple_starts(q: int) -> npt.NDArray[np.intp]:
     return starts
 
 
+Indices: TypeAlias = npt.NDArray[np.intp] | int
+
+
+def _triple(starts: npt.NDArray[np.intp], u: Indices, v: Indices, w: Indices) -> Indices:
+    """Where sum w s_u s_v s_w is, in whatever order u, v and w are."""
+    low, high = np.minimum(np.minimum(u, v), w), np.maximum(np.maximum(u, v), w)
+    middle = u + v + w - low - high
+    return np.asarray(starts[low, middle] + high - middle)
+
+
 def bands(compact: Array, features: Features, positions: Positions) -> Iterator[Floats]:
     """Yield the rows (u, .) of the dense Gram, (n_queries, count), for each pair u in turn."""
     q, d = features.n_pairs, features.n_queries
@@ -57,9 +68,7 @@ def bands(compact: Array, features: Features, positions: Positions) -> Iterator[
     starts = triple_starts(q)
     v, w = np.indices((q, q))
     for u in range(q):
-        low, high = np.minimum(np.minimum(u, v), w), np.maximum(np.maximum(u, v), w)
-        middle = u + v + w - low - high
-        moments = compact[starts[low, middle] + high - middle]  # (v, w)
+        moments = compact[_triple(starts, u, v, w)]  # (v, w)
         yield moments[:, columns].transpose(1, 0, 2).reshape(d, q * d)
 
 
@@ -84,6 +93,46 @@ def diagonal(compact: Array, features: Features, positions: Positions) -> Floats
     u = np.arange(q)
     if not is_triples(features, positions):
         return np.asarray(compact[np.diagonal(pair_table(q))][:, squares].reshape(-1))
-    low, high = np.minimum(u[:, None], squares), np.maximum(u[:, None], squares)
-    middle = np.broadcast_to(u[:, None], low.shape)
-    return np.asarray(compact[triple_starts(q)[low, middle] + high - middle].reshape(-1))
+    where = _triple(triple_starts(q), u[:, None], u[:, None], squares)
+    return np.asarray(compact[where].reshape(-1))
+
+
+def meeting(compact: Array, features: Features, positions: Positions) -> npt.NDArray[np.bool_]:
+    """Which queries l and m have an entry G[(u,l), (v,m)] that is not zero, (n_queries, n_queries).
+
+    Exactly: no entry is so small that it counts as zero.
+    """
+    columns = pair_table(features.n_queries)
+    if not is_triples(features, positions):
+        return np.asarray(np.asarray(compact.any(axis=0))[columns])
+    q = features.n_pairs
+    used = np.zeros(q, dtype=bool)  # pairs w with an entry (u, v, w), in any order
+    first = 0
+    for u in range(q):
+        v, w = np.triu_indices(q - u)
+        nonzero = np.flatnonzero(compact[first : first + len(v)])
+        used[u] |= len(nonzero) > 0
+        used[u + v[nonzero]] = True
+        used[u + w[nonzero]] = True
+        first += len(v)
+    return np.asarray(used[columns])
+
+
+def of_queries(
+    compact: Array, features: Features, positions: Positions, queries: npt.NDArray[np.intp]
+) -> Floats:
+    """Compact Gram, in the first form, of some of the queries with all of the pairs.
+
+    ``queries`` are ascending numbers among the features' queries, fewer than all of them.
+    """
+    l, m = np.triu_indices(len(queries))
+    columns = pair_table(features.n_queries)[queries[l], queries[m]]
+    if not is_triples(features, positions):
+        return np.ascontiguousarray(compact[:, columns])
+    q = features.n_pairs
+    starts = triple_starts(q)
+    u, v = np.triu_indices(q)
+    part = np.empty((len(u), len(columns)))
+    for i, w in enumerate(columns):
+        part[:, i] = compact[_triple(starts, u, v, int(w))]
+    return part

@@ -13,7 +13,6 @@ the answer does not depend on which worker did what, when, or again because anot
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -22,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 
 from .backend import Precision, get_backend
+from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .features import Features, as_features
-from .few_heads import normal_matrix
 from .fitting import assemble_factorised
 from .machine import usable_memory
 from .matrix_free import fit_operator
@@ -34,7 +33,7 @@ from .problem import Settings, Stages
 from .progress import Bar
 from .residuals import refine_on_data
 from .result import Fit
-from .solve import Choice, factorise, try_cholesky
+from .solve import Choice
 from .summed_operator import SummedOperator
 from .threads import num_threads
 from .tokens import Positions, as_positions, require_positive
@@ -334,11 +333,7 @@ def _fit_factorised(
 
 def _factorised(moments: Moments, settings: Settings) -> Choice | str:
     """Factorise the normal equations; or, for "auto", why that is not safe."""
-    form = normal_matrix(moments, float(settings.alpha))
+    alpha = float(settings.alpha)
     if settings.solver != "auto":
-        return factorise(form, settings.solver, steps=moments.rounding_steps)
-    start = time.perf_counter()
-    factor = try_cholesky(form(), moments.rounding_steps)
-    if isinstance(factor, str):
-        return factor
-    return Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
+        return factorise_moments(moments, alpha, settings.solver)
+    return try_cholesky_of_moments(moments, alpha)

@@ -19,6 +19,7 @@ import numpy as np
 
 from .assembling import assemble
 from .backend import Precision, get_backend
+from .block_factors import factorise_moments, try_cholesky_of_moments
 from .certificate import Certificate
 from .certifying import (
     certificate_from,
@@ -28,7 +29,6 @@ from .certifying import (
 from .choosing import choose_solver
 from .dual import Kernel, solve_dual
 from .features import Features
-from .few_heads import normal_matrix
 from .machine import usable_memory
 from .matrix_free import fit_pcg
 from .memory import as_memory_limit, estimate_memory, in_words
@@ -39,15 +39,14 @@ from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
 from .result import Fit
-from .solve import Choice, Solver, factorise, try_cholesky
+from .solve import Choice, Solver
 from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
 from .tokens import Floats, Positions, as_positions
 
 
 def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
     """C (d_out, p) from the normal equations (Lambda + alpha I) C' = mean w h y'."""
-    form = normal_matrix(moments, float(settings.alpha))
-    choice = factorise(form, settings.solver, steps=moments.rounding_steps)
+    choice = factorise_moments(moments, float(settings.alpha), settings.solver)
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
 
@@ -56,14 +55,14 @@ def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tup
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
     if settings.solver == "auto":
-        factor = try_cholesky(normal_matrix(moments, alpha)(), moments.rounding_steps)
-        if not isinstance(factor, str):
-            choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
-            return factor.solve(moments.cross() / moments.required_weight()).T, choice
+        choice = try_cholesky_of_moments(moments, alpha)
+        if isinstance(choice, Choice):
+            cross = moments.cross() / moments.required_weight()
+            return choice.factorisation.solve(cross).T, choice
         replace(settings, solver="qr").require_possible(
             moments.features, moments.d_out, moments.positions, moments.n_samples
         )
-        reason = f"{factor}, so the features were reduced by orthogonal transformations"
+        reason = f"{choice}, so the features were reduced by orthogonal transformations"
     elif settings.solver != "qr":
         return _solve_primal(moments, settings)
     weight = moments.required_weight()

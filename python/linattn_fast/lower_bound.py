@@ -21,6 +21,9 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
        A = D (Ghat - gamma p diag(m) - tau I) D - theta I
 
    proves G >= tau I, and lambda_min(G / W) >= tau / W.
+
+Where Ghat is block diagonal (:mod:`linattn_fast.query_groups`), so is the matrix of step 2, and
+Cholesky runs on its blocks.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import numpy as np
 from .cholesky import cholesky_in_place
 from .features import pair_count, pair_table
 from .moments import Moments
+from .query_groups import moments_of, query_groups
 from .solve import equilibrate
 from .tokens import Floats
 
@@ -75,13 +79,13 @@ def magnitudes(moments: Moments, gram: Floats) -> Floats:
     """
     if moments.magnitudes is not None:
         return moments.magnitudes.reshape(-1)
-    d = moments.d
+    d, n_queries = moments.d, moments.features.n_queries
     j, k = np.triu_indices(d)
     squares = np.diagonal(pair_table(d))  # the pairs (j, j)
-    l = np.arange(d)
-    rows = squares[j][:, None] * d + l  # (q, d)
-    columns = squares[k][:, None] * d + l
-    return np.asarray(gram[rows, columns].reshape(pair_count(d) * d))
+    l = np.arange(n_queries)
+    rows = squares[j][:, None] * n_queries + l  # (q, n_queries)
+    columns = squares[k][:, None] * n_queries + l
+    return np.asarray(gram[rows, columns].reshape(pair_count(d) * n_queries))
 
 
 def proves_positive(matrix: Floats) -> bool:
@@ -115,15 +119,24 @@ def prove(moments: Moments, estimate: float) -> Proof:
     if not (error < 0.5 and weight_error < 0.5):
         return Proof(0.0, "too many roundings for a bound")
     weight = moments.required_weight() * (1 + 2 * weight_error)
+    groups = query_groups(moments)
+    # The computed m errs by gamma itself; a little more covers the roundings of this line. p is
+    # that of the whole, since E need not be zero where Ghat is.
+    lost = error * (1 + 4 * error + 16 * UNIT) * moments.dimension
     for fraction in _FRACTIONS:
-        gram = moments.gram()
-        # The computed m errs by gamma itself; a little more covers the roundings of this line.
-        lost = error * (1 + 4 * error + 16 * UNIT) * len(gram) * magnitudes(moments, gram)
         tau = fraction * estimate * moments.required_weight()
-        scale = equilibrate(gram)
-        shift = (lost + tau) * scale**2
-        gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
-        if proves_positive(gram):
+        # Ghat - gamma p diag(m) - tau I is positive when each of its diagonal blocks is.
+        if all(_exceeds(moments_of(moments, group), tau, lost) for group in groups):
             bound = tau / weight * (1 - 8 * UNIT)
             return Proof(bound, f"Cholesky factorisation with a shift of {fraction:g} lambda_min")
     return Proof(0.0, "rounding in the Gram is as large as lambda_min")
+
+
+def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
+    """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
+    gram = moments.gram()
+    less = lost * magnitudes(moments, gram)
+    scale = equilibrate(gram)
+    shift = (less + tau) * scale**2
+    gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
+    return proves_positive(gram)

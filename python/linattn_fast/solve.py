@@ -104,6 +104,8 @@ class CholeskyFactor:
 
     factor: Floats
     scale: Floats
+    norm: float
+    """Largest column sum of A."""
     smallest: float
     level: float
     name: str = "cholesky"
@@ -216,9 +218,15 @@ def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
     if failed:
         return f"the Gram is singular to rounding (pivot {failed} of {p})"
     reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
-    if not reciprocal > MARGIN * rounding_level(p, steps):
-        return f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})"
-    return CholeskyFactor(factor, scale, float(reciprocal), rounding_level(p, steps))
+    level = rounding_level(p, steps)
+    if not reciprocal > MARGIN * level:
+        return ill_conditioned(reciprocal)
+    return CholeskyFactor(factor, scale, norm, float(reciprocal), level)
+
+
+def ill_conditioned(reciprocal: float) -> str:
+    """Why Cholesky is not safe."""
+    return f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})"
 
 
 def spectral_factor(
@@ -253,11 +261,16 @@ def decompose(matrix: Floats, steps: int = 0, *, scaled: bool = True) -> Spectra
 
     Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
     """
-    p = len(matrix)
-    scale = equilibrate(matrix) if scaled else np.ones(p)
-    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
-    level = rounding_level(p, steps)
+    values, vectors, scale = eigenpairs(matrix, scaled=scaled)
+    level = rounding_level(len(matrix), steps)
     return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level)
+
+
+def eigenpairs(matrix: Floats, *, scaled: bool = True) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues, ascending, and vectors of A, and D's diagonal; the matrix is overwritten."""
+    scale = equilibrate(matrix) if scaled else np.ones(len(matrix))
+    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
+    return values, vectors, scale
 
 
 @dataclass(frozen=True)
@@ -291,15 +304,30 @@ def factorise(
     numpy.linalg.LinAlgError
         "cholesky" was asked for and is not safe.
     """
+    return choose(
+        lambda: try_cholesky(form(), steps),
+        lambda: decompose(form(), steps, scaled=scaled),
+        solver,
+    )
+
+
+def choose(
+    attempt: Callable[[], Factorisation | str],
+    least_norm: Callable[[], Factorisation],
+    solver: str,
+) -> Choice:
+    """Cholesky if ``attempt`` makes one, else what finds the solution of least norm.
+
+    The rule of :func:`factorise`, for whatever way there is to do either.
+    """
     start = time.perf_counter()
     reason = "asked for"
     if solver != "eigh":
-        factor = try_cholesky(form(), steps)
-        if isinstance(factor, CholeskyFactor):
+        factor = attempt()
+        if not isinstance(factor, str):
             reason = "well-conditioned Gram" if solver == "auto" else reason
             return Choice(factor, reason, time.perf_counter() - start)
         if solver == "cholesky":
             raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'auto'")
         reason = f"{factor}, so the solution of least norm was taken"
-    factored = decompose(form(), steps, scaled=scaled)
-    return Choice(factored, reason, time.perf_counter() - start)
+    return Choice(least_norm(), reason, time.perf_counter() - start)

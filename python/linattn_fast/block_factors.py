@@ -1,0 +1,184 @@
+"""The normal equations of moments, factorised block by block where queries form groups.
+
+With A = D (Lambda + alpha I) D block diagonal (:mod:`linattn_fast.query_groups`), each block is
+factorised on its own and no p x p matrix is formed. Norms and eigenvalues of A are those of its
+blocks taken together,
+
+    ||A|| = max_b ||A_b||    ||A^-1|| = max_b ||A_b^-1||    eigenvalues(A) = those of all A_b
+
+so what is safe for Cholesky, and which eigenvalues count as zero, is decided by the rules of
+:mod:`linattn_fast.solve` for A as a whole, with its p: blocks change the cost and not the answer.
+The range of A is the sum of the ranges of its blocks, so the solution of least norm consists of
+theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from .few_heads import normal_matrix
+from .moments import Moments
+from .query_groups import features_of_group, moments_of, query_groups
+from .solve import (
+    MARGIN,
+    Choice,
+    CholeskyFactor,
+    Factorisation,
+    MatrixMaker,
+    SpectralFactor,
+    choose,
+    eigenpairs,
+    factorise,
+    ill_conditioned,
+    rounding_level,
+    spectral_factor,
+    try_cholesky,
+)
+from .tokens import Floats
+
+
+@dataclass(frozen=True)
+class Block:
+    """One diagonal block: its features among all, and how to make the matrix."""
+
+    features: npt.NDArray[np.intp]
+    form: MatrixMaker
+
+
+@dataclass(frozen=True)
+class BlockFactor:
+    """A block-diagonal Lambda + alpha I, each block factorised; see :class:`Factorisation`."""
+
+    factors: Sequence[CholeskyFactor | SpectralFactor]
+    features: Sequence[npt.NDArray[np.intp]]
+    """Of each block, among all."""
+    smallest: float
+    condition: float
+    level: float
+    name: str
+
+    @property
+    def margin(self) -> float:
+        """MARGIN times the level."""
+        return MARGIN * self.level
+
+    @property
+    def rank(self) -> int:
+        """Sum over blocks."""
+        return sum(factor.rank for factor in self.factors)
+
+    @property
+    def scale(self) -> Floats:
+        """Diagonal of D, (p,)."""
+        return self._each(lambda factor, _: factor.scale)
+
+    def solve(self, b: Floats) -> Floats:
+        """Solve for b (p, k), block by block: the solution of least norm."""
+        return self._each(lambda factor, where: factor.solve(b[where]), b.shape[1:])
+
+    def multiply(self, x: Floats) -> Floats:
+        """(Lambda + alpha I) x for x (p,)."""
+        return self._each(lambda factor, where: factor.multiply(x[where]))
+
+    def _each(
+        self,
+        part: Callable[[CholeskyFactor | SpectralFactor, npt.NDArray[np.intp]], Floats],
+        tail: tuple[int, ...] = (),
+    ) -> Floats:
+        """Put together (p, ..) from a part of each block."""
+        whole = np.empty((sum(map(len, self.features)), *tail))
+        for factor, where in zip(self.factors, self.features, strict=True):
+            whole[where] = part(factor, where)
+        return whole
+
+
+def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor | str:
+    """Factorise every block, or say why that is not safe for the matrix as a whole."""
+    factors = []
+    for block in blocks:
+        factor = try_cholesky(block.form(), steps)
+        if isinstance(factor, str):  # A is at least as ill-conditioned as any of its blocks
+            return factor
+        factors.append(factor)
+    norm = max(factor.norm for factor in factors)
+    of_inverse = max(1 / (factor.smallest * factor.norm) for factor in factors)
+    smallest = 1 / (norm * of_inverse)
+    level = rounding_level(sum(len(block.features) for block in blocks), steps)
+    if not smallest > MARGIN * level:
+        return ill_conditioned(smallest)
+    where = [block.features for block in blocks]
+    return BlockFactor(factors, where, smallest, 1 / smallest, level, "cholesky")
+
+
+def decompose_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor:
+    """Eigendecomposition of every block; eigenvalues count by the largest of all blocks."""
+    level = rounding_level(sum(len(block.features) for block in blocks), steps)
+    pairs = [eigenpairs(block.form()) for block in blocks]
+    largest = max(float(values[-1]) for values, _, _ in pairs)
+    factors = []
+    for values, vectors, scale in pairs:
+        # spectral_factor compares with the block's own largest eigenvalue
+        relative = largest / float(values[-1]) if values[-1] > 0 else 1.0
+        margin = MARGIN * level * relative
+        factors.append(spectral_factor(values, vectors, scale, level=level, margin=margin))
+    kept = [factor.values[-factor.rank] for factor in factors if factor.rank]
+    least = min(float(factor.values[0]) for factor in factors)
+    return BlockFactor(
+        factors,
+        [block.features for block in blocks],
+        least / largest if kept else 0.0,
+        largest / float(min(kept)) if kept else float("inf"),
+        level,
+        "eigh",
+    )
+
+
+def _blocks(moments: Moments, alpha: float) -> list[Block]:
+    """The diagonal blocks of Lambda + alpha I."""
+
+    def form(group: npt.NDArray[np.intp]) -> Floats:
+        return normal_matrix(moments_of(moments, group), alpha)()
+
+    return [
+        Block(features_of_group(moments.features, group), partial(form, group))
+        for group in query_groups(moments)
+    ]
+
+
+def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
+    if len(blocks) == 1:
+        return choice
+    reason = f"{choice.reason}; in {len(blocks)} blocks, of queries that never occur together"
+    return replace(choice, reason=reason)
+
+
+def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto") -> Choice:
+    """Factorise Lambda + alpha I; :func:`linattn_fast.solve.factorise`, or that for blocks."""
+    blocks, steps = _blocks(moments, alpha), moments.rounding_steps
+    if len(blocks) == 1:
+        return factorise(blocks[0].form, solver, steps=steps)
+    choice = choose(
+        lambda: try_cholesky_blocks(blocks, steps), lambda: decompose_blocks(blocks, steps), solver
+    )
+    return _explained(choice, blocks)
+
+
+def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | str:
+    """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
+    start = time.perf_counter()
+    blocks, steps = _blocks(moments, alpha), moments.rounding_steps
+    factor: Factorisation | str
+    if len(blocks) == 1:
+        factor = try_cholesky(blocks[0].form(), steps)
+    else:
+        factor = try_cholesky_blocks(blocks, steps)
+    if isinstance(factor, str):
+        return factor
+    choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
+    return _explained(choice, blocks)

@@ -1,0 +1,69 @@
+"""Groups of query coordinates that never meet, which make the Gram block diagonal.
+
+    G[(u,l), (v,m)] = sum w s_u s_v z_l z_m    ("all": S_lm in the place of z_l z_m)
+
+is zero for every u and v where l and m are in different groups: of one-hot queries, every
+coordinate is a group of its own. p = n_pairs n_queries features then fall into blocks of
+n_pairs |group|, and factorising costs the sum of the cubes of the blocks instead of the cube of p.
+
+Groups are read off the accumulated sums: l and m are in one group when an entry that joins them is
+not exactly zero, or a chain of such entries leads from one to the other. Coordinates that do occur
+together but whose products cancel, to the last bit and for every u and v, are apart as well, and
+rightly: the matrix that is factorised has these zeros.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
+
+from . import compact
+from .backend import BatchMoments
+from .features import Features
+from .moments import Moments
+
+Group = npt.NDArray[np.intp]
+"""Ascending numbers among the queries of the features."""
+
+
+def query_groups(moments: Moments) -> list[Group]:
+    """Find the groups; one, of all queries, where the Gram is not block diagonal."""
+    meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
+    count, labels = connected_components(meeting.astype(np.int8), directed=False)
+    return [np.flatnonzero(labels == group) for group in range(count)]
+
+
+def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:
+    """Where the features (u, l) of a group are among all, (n_pairs |group|,), in their order."""
+    starts = np.arange(features.n_pairs) * features.n_queries
+    return np.asarray((starts[:, None] + group).reshape(-1))
+
+
+def moments_of(moments: Moments, group: Group) -> Moments:
+    """Moments of the same samples with the queries of one group alone.
+
+    Their Gram is a diagonal block of the whole. The magnitudes of the summands are chosen along
+    where there are any; otherwise all pairs take part, and the block has them.
+    """
+    features = moments.features
+    if len(group) == features.n_queries:
+        return moments
+    sums, sizes = moments.sums, moments.magnitudes
+    part = Moments(
+        moments.d,
+        moments.d_out,
+        positions=moments.positions,
+        features=Features(moments.d, features.pairs, features.queries[group]),
+        backend=moments.backend,
+        precision=moments.precision,
+    )
+    gram = compact.of_queries(sums.gram, features, moments.positions, group)
+    part.add_sums(
+        BatchMoments(gram, sums.cross[:, group], sums.energy),
+        moments.n_samples,
+        moments.total_weight,
+        moments.accumulation,
+        None if sizes is None else sizes[:, group],
+    )
+    return part
