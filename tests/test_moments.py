@@ -102,6 +102,17 @@ def test_mixed_precision_is_the_same_for_every_instruction_set(rng, isa, positio
     assert (np.abs(found.gram - expected.gram) <= bound * size).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [4, 7, 8, 13, 16, 17])
+def test_tokens_side_by_side_and_far_apart_give_the_same_bits(rng, isa, dtype, d):
+    # Side by side, short tokens are vectors; far apart, they are gathered. 300 tokens are several
+    # chunks of either way.
+    near = [rng.standard_normal((n, d)).astype(dtype) for n in (8, 300, 9, 129, 300, 31, 64, 65)]
+    far = [np.asfortranarray(z) for z in near]
+    found, expected = (la.Moments(d, 0, backend="cpu").update(Z).sums.gram for Z in (near, far))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_ragged_forms_and_strides_give_the_same_bits(rng, isa, positions):
     def moments(Z, offsets=None):
         found = la.Moments(5, 0, positions=positions, backend="cpu").update(Z, offsets=offsets)
