@@ -18,6 +18,7 @@ constexpr std::int64_t slab_limit = 64 * 1024;
 constexpr std::int64_t most_slabs = 64, blocks_in_slab = 8;
 // Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
 constexpr std::int64_t blocks_budget = 4 << 20;
+// Tasks that use a block's factors before the next block's take their place in the L2 cache.
 constexpr std::int64_t tasks_at_once = 8;
 
 // A task's rows: what they multiply, where they go, and a panel of them packed. One per thread.

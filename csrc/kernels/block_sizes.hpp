@@ -1,12 +1,12 @@
 // Every block size, in one place, with what it assumes.
 //
-//   register tile   vectors of rows x columns of sums, with one more register a vector for operands:
-//                     16 registers (SSE2, AVX2): 3 x 4;  32 registers: AVX-512 3 x 8, NEON 4 x 6
-//   block_samples   samples in one block of the matrix product. A panel of 12 rows in float64 (AVX2) or 24 in float32 takes
-//                   24 KiB of a 32 KiB L1 cache and stays there while panels of 4 columns (8 KiB) pass by from L2. At
-//                   d = 16 all columns take 272 KiB of L2. Rounding grows with block_samples + N / block_samples.
-//   task_rows       product rows of one task, a multiple of every panel: their totals stay in L2 (51 KiB at d = 16) from
-//                   one block to the next.
+//   register tile   vectors of rows x columns of sums, and registers for the vectors of rows and one number:
+//                     16 registers (SSE2, AVX2): 2 x 6;  32 registers: AVX-512 3 x 8, NEON 4 x 6
+//   block_samples   samples in one block of the matrix product. With AVX2 a panel of 8 rows in float64, or 16 in float32,
+//                   takes 16 KiB of a 32 KiB L1 cache and stays there while panels of 6 columns (12 KiB) pass by from L2;
+//                   with AVX-512 (24 rows, 48 KiB) both come from L2. At d = 16 all columns take 272 KiB of L2. Rounding
+//                   grows with block_samples + N / block_samples.
+//   task_rows       product rows of one task, a multiple of every panel.
 //   block_stride    doubles from one row of a block to the next: one cache line more than the samples, because rows a
 //                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
