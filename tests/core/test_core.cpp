@@ -7,7 +7,7 @@
 
 #include "../../csrc/core/index.hpp"
 #include "../../csrc/core/isa.hpp"
-#include "../../csrc/core/layer.hpp"
+#include "../../csrc/core/evaluation.hpp"
 #include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/normal_equations.hpp"
 #include "../../csrc/core/scan.hpp"
