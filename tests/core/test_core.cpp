@@ -33,11 +33,11 @@ struct Problem {
   std::vector<double> tokens, targets, weights;
 
   Problem(std::int64_t dimension, std::int64_t sequences, Positions positions, std::mt19937& random,
-          std::uint64_t longest = 9)
+          std::uint64_t longest = 9, std::uint64_t shortest = 1)
       : d(dimension) {
     std::normal_distribution<double> gauss;
     for (std::int64_t i = 0; i < sequences; ++i) {
-      offsets.push_back(offsets.back() + 1 + std::int64_t(random() % longest));
+      offsets.push_back(offsets.back() + std::int64_t(shortest + random() % (longest - shortest + 1)));
       weights.push_back(std::abs(gauss(random)));
     }
     tokens.resize(std::size_t(offsets.back() * d));
@@ -221,8 +221,9 @@ void test_normal_equations(const Kernels& kernels, const Problem& problem, Posit
   }
 }
 
-void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random) {
-  const std::int64_t d = problem.d, heads = 3, d_out = problem.d_out;
+void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::int64_t heads,
+                std::int64_t d_out, std::mt19937& random) {
+  const std::int64_t d = problem.d;
   std::normal_distribution<double> gauss;
   std::vector<double> v(std::size_t(heads * d_out * d)), q(std::size_t(heads * d * d));
   for (double& x : v) x = gauss(random);
@@ -298,8 +299,15 @@ int main() {
           test_normal_equations(*set.kernels, problem, positions, random);
           test_normal_equations(*set.kernels, problem, positions, random, &selection);
           test_normal_equations(*set.kernels, problem, positions, random, &few);
-          test_layer(*set.kernels, problem, positions, random);
+          test_layer(*set.kernels, problem, positions, 3, 2, random);
+          test_layer(*set.kernels, problem, positions, 5, 1, random);
         }
+      }
+      // Long enough for S to be formed from vectors of coordinates.
+      for (const std::int64_t d : {4, 6, 8, 12, 16, 33}) {
+        const Problem problem(d, 19, positions, random, 30, 8);
+        for (const std::int64_t d_out : {1, 2, 3}) test_layer(*set.kernels, problem, positions, 4, d_out, random);
+        if (d < 9) test_moments(*set.kernels, problem, positions, Precision::float64);
       }
     }
     // Sequences that go on over several blocks.
