@@ -140,7 +140,7 @@ def test_parts_survive_a_journey_that_leaves_arrays_unaligned():
     kind = Kind("last", None, "auto", "float64", 1)
     part = Part([(Z, y, w)], 0, kind)
     C = np.ones((2, 18))
-    expected = part.apply("gradient", C)
+    expected = part.gradient(C)
     buffers = []
     message = pickle.dumps((part, C), protocol=5, buffer_callback=buffers.append)
     assert len(message) < 10_000 < Z.nbytes
@@ -148,7 +148,7 @@ def test_parts_survive_a_journey_that_leaves_arrays_unaligned():
     moved, C = pickle.loads(message, buffers=odd)
     assert not moved._given[0].Z.flags.aligned
     assert not C.flags.aligned
-    for a, b in zip(moved.apply("gradient", C), expected, strict=True):
+    for a, b in zip(moved.gradient(C), expected, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(moved.moments().sums.gram, part.moments().sums.gram)
 
@@ -186,13 +186,13 @@ def test_a_worker_killed_between_two_passes_changes_nothing(client, monkeypatch,
     expected = lad.fit(batches, solver=solver, heads=None, certify=False)
     killed, total = [], lad._Cluster.total
 
-    def kill_first(self, add, method, *arguments):
-        if method == "apply" and arguments[0] == "gradient" and not killed:
+    def kill_first(self, add, method, *arrays):
+        if method == "gradient" and not killed:
             holders = {w for where in client.who_has().values() for w in where}
             pids = client.run(os.getpid, workers=sorted(holders)[:1])
             killed.extend(pids.values())
             os.kill(killed[0], signal.SIGKILL)
-        return total(self, add, method, *arguments)
+        return total(self, add, method, *arrays)
 
     monkeypatch.setattr(lad._Cluster, "total", kill_first)
     fit = lad.fit(batches, solver=solver, heads=None, certify=False)
@@ -211,7 +211,7 @@ def test_only_coefficients_travel_between_passes(client, monkeypatch):
         return sum(counts.values())
 
     def measured(self, *arguments):
-        if arguments[1] == "apply" and not sizes:
+        if arguments[1] == "kronecker_factors":
             moved.append(among_workers())
         found = total(self, *arguments)
         parts = arguments[2:] + (tuple(found) if isinstance(found, tuple) else (found,))
