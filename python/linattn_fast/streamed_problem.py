@@ -12,7 +12,7 @@ import numpy as np
 
 from .backend import Precision, get_backend
 from .features import Features, as_features
-from .memory import compact_bytes, require_memory
+from .memory import compact_bytes, estimate_memory, require_memory
 from .moments import Moments
 from .problem import Problem
 from .read_ahead import read_ahead
@@ -77,10 +77,10 @@ class StreamedProblem:
         source = self.source
         return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
 
-    def loaded(self, memory_limit: int | None = None) -> Problem:
-        """Read all of the data into memory, at most ``memory_limit`` bytes of it."""
+    def loaded(self, memory_limit: int | None = None, beside: int = 0) -> Problem:
+        """Read all of the data into memory, where ``beside`` bytes are needed for other things."""
         what = "Z: the stream, which has to be in memory as a whole,"
-        require_memory(self.bytes_to_load, what, memory_limit)
+        require_memory(self.bytes_to_load + beside, what, memory_limit)
         at_hand = isinstance(getattr(self.source, "iterable", None), list | tuple)
         everything, size = [], 0
         with self.parts() as parts:
@@ -88,7 +88,7 @@ class StreamedProblem:
                 everything.append(part)
                 size += part.nbytes
                 if not at_hand:
-                    require_memory(size, what, memory_limit)
+                    require_memory(size + beside, what, memory_limit)
         require_positive(
             max(1.0 if part.weights is None else part.weights.max() for part in everything)
         )
@@ -187,7 +187,15 @@ def in_memory(problem: Data, memory_limit: int | None, why: str) -> tuple[Proble
     """The data as the dual needs it, all samples at once, and the reason with that said."""
     if isinstance(problem, Problem):
         return problem, why
-    return problem.loaded(memory_limit), f"{why}; all samples of the stream loaded into memory"
+    estimate = estimate_memory(
+        problem.d,
+        problem.d_out,
+        positions=problem.positions,
+        n_samples=problem.n_samples,
+        features=problem.features,
+    )
+    loaded = problem.loaded(memory_limit, estimate.get("dual", 0))  # unknown for an iterable
+    return loaded, f"{why}; all samples of the stream loaded into memory"
 
 
 @contextmanager
