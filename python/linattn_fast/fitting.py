@@ -40,7 +40,7 @@ from .refine import Solution
 from .residuals import gradient_of, refine_on_data
 from .result import Fit
 from .solve import Choice, Solver
-from .streamed_problem import Data, StreamedProblem, as_data, tokens_of
+from .streamed_problem import Data, StreamedProblem, as_data, in_memory, tokens_of
 from .tokens import Floats, Positions, as_positions
 
 
@@ -261,7 +261,7 @@ def fit(
         settings, why = _chosen(settings, problem)
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
-        loaded = problem.loaded()
+        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
         settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
         return _fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
@@ -272,11 +272,13 @@ def fit(
         moments = problem.moments(progress)
     if once:
         return _fit_once(moments, settings, stages)
-    if solver == "auto" and moments.n_samples < moments.dimension:  # known only now
+    few = problem.n_samples is None and moments.n_samples < moments.dimension  # known only now
+    if solver == "auto" and few:
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
-        return _fit_dual(problem.loaded(), settings, why, progress=False)
+        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
+        return _fit_dual(loaded, settings, why, progress=False)
     with stages.timed("solve"):
         coefficients, choice = _solve_with_data(moments, problem, settings)
     with stages.timed("refine"):
@@ -335,7 +337,8 @@ def _chosen_for_stream(
         problem.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
     )
     available = usable_memory() if limit is None else limit
-    if n is not None and n < features.count and estimate["dual"] <= available:
+    few = n is not None and n < features.count
+    if few and estimate["dual"] + problem.bytes_to_load <= available:
         why = f"{n} samples are fewer than the {features.count} features"
         return replace(settings, solver="dual"), why
     if estimate["cholesky"] <= available:

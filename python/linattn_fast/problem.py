@@ -113,9 +113,13 @@ class Problem:
         """Read the data, part by part: this is the only one."""
         yield iter([self])
 
-    def loaded(self) -> Problem:
-        """The data in memory: as it is."""
-        return self
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tokens and targets."""
+        return sum(
+            batch.n_rows * batch.d * batch.sequence(0).itemsize
+            for batch in (self.tokens, self.targets)
+        )
 
     def moments(self, progress: bool | Callable[[int, Any], object]) -> Moments:
         """Accumulate the moments of the data."""

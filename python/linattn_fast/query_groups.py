@@ -22,6 +22,7 @@ from . import compact
 from .backend import BatchMoments
 from .features import Features
 from .moments import Moments
+from .totals import Totals
 
 Group = npt.NDArray[np.intp]
 """Ascending numbers among the queries of the features."""
@@ -59,11 +60,12 @@ def moments_of(moments: Moments, group: Group) -> Moments:
         precision=moments.precision,
     )
     gram = compact.of_queries(sums.gram, features, moments.positions, group)
-    part.add_sums(
-        BatchMoments(gram, sums.cross[:, group], sums.energy),
-        moments.n_samples,
-        moments.total_weight,
-        moments.accumulation,
-        None if sizes is None else sizes[:, group],
+    return part.add(
+        Totals(
+            BatchMoments(gram, sums.cross[:, group], sums.energy),
+            moments.n_samples,
+            moments.total_weight,
+            moments.accumulation,
+            None if sizes is None else sizes[:, group],
+        )
     )
-    return part
