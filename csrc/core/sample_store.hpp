@@ -13,7 +13,7 @@ namespace linattn {
 // One block. Rows have `samples` columns, a multiple of sample_quantum; columns without a sample are zero.
 struct PackedSamples {
   std::int64_t samples = 0;
-  Buffer s;        // chosen pairs as the right factor of a product, and room to read a vector past the end
+  Buffer s;        // chosen pairs as the right factor of a product
   Buffer queries;  // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
   Buffer weights;  // one row
   Buffer y;        // d_out rows (last, causal)
