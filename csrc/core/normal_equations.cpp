@@ -185,7 +185,7 @@ void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool r
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
   const PackedMatrix matrix(store.kernels(), store.data(), coefficients, m);
   const Buffer sums(size + m);
-  sum_over_slabs(store.blocks(), size + m, threads, monitor, sums.data(),
+  sum_over_slabs(store.blocks(), size + m, threads, monitor, store.sums(), sums.data(),
                  [&] { return Pass(store, matrix, m, residuals); },
                  [&](Pass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);
@@ -284,7 +284,9 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries();
   const std::int64_t entries = pairs * pairs + queries * queries + pairs * queries;
   const Buffer total(entries);
-  sum_over_slabs(store.blocks(), entries, threads, monitor, total.data(), [&] { return FactorPass(store); },
+  SlabSums sums_of_slabs;
+  sum_over_slabs(store.blocks(), entries, threads, monitor, sums_of_slabs, total.data(),
+                 [&] { return FactorPass(store); },
                  [](FactorPass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);
                    worker.add(b, own);

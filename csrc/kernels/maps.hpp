@@ -7,8 +7,8 @@
 // Register tile: vectors of rows x samples, which divide sample_quantum. 3 x 8 with 32 registers, 3 x 4 with 16.
 constexpr int map_vectors = 3;
 constexpr int map_samples = LINATTN_TILE_VECTORS * LINATTN_TILE_COLUMNS >= 24 ? 8 : 4;
-// Pairs at a time: 96 of 3 vectors are at most 18 KiB, which stay in L1 while the samples pass by.
-constexpr std::int64_t map_pairs = 96 / tile_columns * tile_columns;
+// Most pairs at a time: 120 of 3 vectors are at most 23 KiB, which stay in L1 while the samples pass by.
+constexpr std::int64_t map_pairs = 120;
 
 // Rows (a, l) of coefficients[a][u][l], as left factor: panels of map_vectors vectors of rows, pair after pair; the last
 // panel is as narrow as what is left, rounded up to a vector.
@@ -65,14 +65,16 @@ void map_tile(std::int64_t m, const double* a, const double* s, std::int64_t k, 
 inline void apply_packed(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
                          std::int64_t samples, double* out) {
   constexpr std::int64_t panel = map_vectors * lanes;
+  const std::int64_t parts = (pairs + map_pairs - 1) / map_pairs;
+  const std::int64_t at_once = round_up((pairs + parts - 1) / parts, tile_columns);  // parts of about the same size
   for (std::int64_t i = 0; i < rows * samples; ++i) out[i] = 0.0;
-  for (std::int64_t u = 0; u < pairs; u += map_pairs) {
+  for (std::int64_t u = 0; u < pairs; u += at_once) {
     for (std::int64_t i = 0; i < rows; i += panel) {
       const std::int64_t in_panel = least(panel, rows - i), m = round_up(in_panel, lanes) / lanes;
       double* targets[panel];
       for (std::int64_t j = 0; j < in_panel; ++j) targets[j] = out + (i + j) * samples;
       for (std::int64_t k = 0; k < samples; k += map_samples) {
-        map_tile<map_vectors>(m, matrix + i * pairs + u * m * lanes, packed + u * samples, k, least(map_pairs, pairs - u),
+        map_tile<map_vectors>(m, matrix + i * pairs + u * m * lanes, packed + u * samples, k, least(at_once, pairs - u),
                               samples, TileTarget{targets, in_panel, k, nullptr, nullptr});
       }
     }
