@@ -44,6 +44,8 @@ class Settings:
     solver: Solver
     certify: bool
     memory_limit: int | None
+    tol: float | None = None
+    """Of conjugate gradients, see :class:`~linattn_fast.pcg.Pcg`."""
 
     def __post_init__(self) -> None:
         alpha = self.alpha
@@ -53,7 +55,9 @@ class Settings:
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
         object.__setattr__(self, "heads", as_heads(self.heads))
         if not isinstance(self.solver, str) or self.solver not in SOLVERS:
-            raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
+            raise ValueError(
+                f"solver: must be one of {', '.join(SOLVERS)} or Pcg(tol=...), got {self.solver!r}"
+            )
         as_memory_limit(self.memory_limit)
 
     def require_possible(
