@@ -28,13 +28,15 @@ TOLERANCE = 1e-9
 _FLOOR = 1e-15
 """With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
 condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
+_SINGULAR_FLOOR = 1e-13
+"""The same where the second moment is singular: well above rounding."""
 _MOST_RESTARTS = 6
 _PROBE_TOLERANCE = 1e-4
 """Of the search for null directions: below the share 1/sqrt(p) that one of them has of a random
 vector, for every p up to 1e8."""
 _NULL = 1e-9
 """A Ritz value of K, whose largest eigenvalues are near one, that counts as zero."""
-_LEAST_LIMIT, _MOST_LIMIT = 100, 5000
+_LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
 _WINDOW = 5
 """Iterations between two looks at the coefficients, where an accuracy is asked for."""
 _LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
@@ -189,18 +191,21 @@ class _Solve:
             self.error, self.state.converged = accuracy.error, True
         return coordinates.coefficients(self.state.v), self.state
 
-    def refined(
-        self, coordinates: Coordinates, gradient: Floats
-    ) -> tuple[Floats, tuple[float, ...], Iterate]:
-        """Solve for the gradient at zero, then correct on the data while that helps."""
+    def first(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
+        """Solve for the gradient at zero."""
         self.start = np.zeros_like(gradient)
-        first, state = self.correction(coordinates, gradient)
+        return self.correction(coordinates, gradient)
+
+    def refined(
+        self, coordinates: Coordinates, first: Floats, state: Iterate
+    ) -> tuple[Floats, tuple[float, ...]]:
+        """Correct the first solution on the data while that helps."""
         if not state.converged:  # nor would the corrections
-            return first, (), state
+            return first, ()
         # The gradient that confirms an accuracy is also that of the first correction
         at_first = self.gradient(first)
         if self.error is not None and self._confirmed(coordinates, at_first, state):
-            return first, (), state
+            return first, ()
 
         def again(C: Floats) -> Floats:
             self.start = C
@@ -208,7 +213,7 @@ class _Solve:
 
         C, steps = refine(first, again, most_steps=_MOST_RESTARTS, first_step=np.inf)
         self.start, self.coordinates = C, None
-        return C, steps, state
+        return C, steps
 
     def _tolerance(self) -> float:
         """Relative residual that ends a solve."""
@@ -283,15 +288,19 @@ def _solved(solve: _Solve) -> PcgSolution:
         solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
     zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))
     gradient = zero.gradient / weight
-    C, steps, state = solve.refined(whitening, gradient)
+    C, state = solve.first(whitening, gradient)
     reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
-    if solve.error is not None:
-        reasons.append(f"coefficients estimated to err by {solve.error:.1e}")
     if not state.converged:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     ritz = state.ritz_values()
-    if alpha == 0 and C.any():
-        C, steps = _of_least_norm(solve, whitening, gradient, factors, C, steps, reasons)
+    if alpha == 0 and C.any() and _is_singular(solve, whitening):
+        C, steps = _of_least_norm(solve, whitening, gradient, factors, C, reasons)
+    else:
+        C, steps = solve.refined(whitening, C, state)
+        if alpha == 0:  # of features that are always zero, no data speaks
+            C = np.where(factors.diagonal.ravel() == 0, 0.0, C)
+    if solve.error is not None:
+        reasons.append(f"coefficients estimated to err by {solve.error:.1e}")
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
@@ -308,27 +317,32 @@ def _solved(solve: _Solve) -> PcgSolution:
     )
 
 
+def _is_singular(solve: _Solve, whitening: Whitening) -> bool:
+    """Whether the whitened second moment has null directions."""
+    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
+    solve.iterations += spent
+    return least < _NULL
+
+
 def _of_least_norm(
     solve: _Solve,
     whitening: Whitening,
     gradient: Floats,
     factors: KroneckerFactors,
     C: Floats,
-    steps: tuple[float, ...],
     reasons: list[str],
 ) -> tuple[Floats, tuple[float, ...]]:
-    """The solution of least norm; what was found already, unless Lambda is singular."""
-    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
-    solve.iterations += spent
-    zeros = factors.diagonal.ravel() == 0
-    if zeros.any():  # no data speaks about them
-        C = np.where(zeros, 0.0, C)
-    if least >= _NULL:
-        return C, steps
+    """The solution of least norm where the second moment is singular, else C.
+
+    What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
+    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor, and no
+    corrections of the first solution.
+    """
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
-    shortest, shortest_steps, state = solve.refined(plain, gradient)
+    solve.floor = _SINGULAR_FLOOR
+    first, state = solve.first(plain, gradient)
     if state.converged:
         reasons.append("singular second moment, solution of least norm from plain iterations")
-        return shortest, shortest_steps
+        return solve.refined(plain, first, state)
     reasons.append("singular second moment; the solution is one of many, not that of least norm")
-    return C, steps
+    return np.where(factors.diagonal.ravel() == 0, 0.0, C), ()
