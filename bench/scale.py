@@ -24,6 +24,7 @@ from linattn_fast import _cpu
 from linattn_fast.backend import get_backend
 from linattn_fast.conjugate_gradients import conjugate_gradients
 from linattn_fast.memory import in_words
+from linattn_fast.solve import Solver
 from linattn_fast.tokens import as_targets, as_tokens
 from linattn_fast.whitening import whiten
 
@@ -127,14 +128,14 @@ def in_context(d: int, n: int, dtype: type, floor: float, repeats: int) -> dict[
 
 
 def dense_32() -> dict[str, object]:
-    """Tokens to coefficients by PCG, to an accuracy and to rounding, and by our own Cholesky path."""
+    """Tokens to coefficients by PCG, to 1e-8 and to rounding, and by our own Cholesky path."""
     rng = np.random.default_rng(0)
     d, N = 32, 40_000
     Z = rng.standard_normal((N, 8, d))
     truth = la.Heads(rng.standard_normal((2, 1, d)), rng.standard_normal((2, d, d)))
     y, C = truth(Z)[:, 0], truth.coefficients()
 
-    def solved(solver: str | la.Pcg) -> tuple[float, float, la.Fit]:
+    def solved(solver: Solver | la.Pcg) -> tuple[float, float, la.Fit]:
         seconds, fit = timed(lambda: la.fit(Z, y, solver=solver, heads=None, certify=False))
         assert isinstance(fit, la.Fit)
         error = float(np.linalg.norm(fit.coefficients - C) / np.linalg.norm(C))
@@ -166,7 +167,8 @@ truth = la.Heads(rng.standard_normal((1, 1, d)), rng.standard_normal((1, d, d)))
 y = truth(Z)[:, 0]
 start = time.perf_counter()
 fit = la.fit(
-    Z, y, solver=la.Pcg(tol=1e-7), alpha=1e-6, heads=None, certify=False, memory_limit=7_000_000_000,
+    Z, y, solver=la.Pcg(tol=1e-7), alpha=1e-6, heads=None, certify=False,
+    memory_limit=7_000_000_000,
     progress=lambda done, total: print(done, total, flush=True) if done % 25 == 0 else None,
 )
 seconds = time.perf_counter() - start
@@ -192,7 +194,8 @@ def dense_64() -> dict[str, object]:
         "against": f"8 GB: a Gram would take {in_words(int(8 * p * p))}",
         "ratio": 8e9 / peak,
         "floor": 1,
-        "check": f"differs from the planted layer by {error:.1e}; peak of the process {in_words(int(peak))}",
+        "check": f"differs from the planted layer by {error:.1e}; "
+        f"peak of the process {in_words(int(peak))}",
     }
 
 

@@ -260,7 +260,8 @@ def fit(
     precision = as_precision(precision)
     tol = None
     if isinstance(solver, Pcg):
-        solver, tol = "pcg", solver.tol
+        tol = solver.tol
+        solver = "pcg"
     settings = Settings(alpha, heads, solver, certify, memory_limit, tol)
     Bar(0, "", progress)  # checked before any work, as everything else
     problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)

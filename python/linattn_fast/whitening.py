@@ -120,9 +120,9 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
         products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
         condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
         scale = 1 / np.sqrt(products + alpha)
-        return Whitening(*map(np.ascontiguousarray, (left, right)), scale, condition)
+        return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
     first, second = decompose(A), decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
     scale = np.ones((first.rank, second.rank))
     condition = first.condition * second.condition
-    return Whitening(*map(np.ascontiguousarray, (left, right)), scale, condition)
+    return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
