@@ -12,6 +12,7 @@ are scaled nor how they are mixed. Nothing of size p x p is formed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.linalg import eigh
 from .normal_operator import KroneckerFactors
 from .solve import EPS, SpectralFactor, decompose
 from .tokens import Floats
+from .two_sided import two_sided
 
 
 class Coordinates(Protocol):
@@ -49,6 +51,11 @@ class Whitening:
     scale: Floats
     condition: float
 
+    @cached_property
+    def _transposed(self) -> tuple[Floats, Floats]:
+        """L' and R', row by row in memory."""
+        return np.ascontiguousarray(self.left.T), np.ascontiguousarray(self.right.T)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Of v for one output."""
@@ -61,12 +68,13 @@ class Whitening:
 
     def coefficients(self, v: Floats) -> Floats:
         """See :meth:`Coordinates.coefficients`."""
-        return np.asarray((self.left @ (v * self.scale) @ self.right.T).reshape(len(v), -1))
+        return two_sided(self.left, v * self.scale, self.right).reshape(len(v), -1)
 
     def transpose(self, gradient: Floats) -> Floats:
         """See :meth:`Coordinates.transpose`."""
         maps = gradient.reshape(len(gradient), len(self.left), len(self.right))
-        return np.asarray((self.left.T @ maps @ self.right) * self.scale)
+        left, right = self._transposed
+        return np.asarray(two_sided(left, maps, right) * self.scale)
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,10 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
         b, right = eigh(B, check_finite=False)
         products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
         condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
-        return Whitening(left, right, 1 / np.sqrt(products + alpha), condition)
+        scale = 1 / np.sqrt(products + alpha)
+        return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
     first, second = decompose(A), decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
     scale = np.ones((first.rank, second.rank))
-    return Whitening(left, right, scale, first.condition * second.condition)
+    condition = first.condition * second.condition
+    return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
