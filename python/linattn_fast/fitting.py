@@ -27,6 +27,7 @@ from .certifying import (
     counted_on_data,
 )
 from .choosing import choose_solver
+from .device import device_of, on_device
 from .dual import Kernel, solve_dual
 from .features import Features
 from .machine import usable_memory
@@ -34,7 +35,7 @@ from .matrix_free import fit_pcg
 from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
-from .problem import Problem, Settings, Stages
+from .problem import Problem, Settings, Stages, on_current_device
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
@@ -105,11 +106,12 @@ def fit_moments(
     moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
-    with stages.timed("solve"):
-        coefficients, choice = _solve_primal(moments, settings)
-    with stages.timed("loss"):
-        solution = Solution(coefficients, (), moments.loss(coefficients))
-    return assemble_factorised(solution, choice, moments, settings, stages)
+    with on_device(moments.device):
+        with stages.timed("solve"):
+            coefficients, choice = _solve_primal(moments, settings)
+        with stages.timed("loss"):
+            solution = Solution(coefficients, (), moments.loss(coefficients))
+        return assemble_factorised(solution, choice, moments, settings, stages)
 
 
 def assemble_factorised(
@@ -135,7 +137,8 @@ def assemble_factorised(
         positions=moments.positions,
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=get_backend(moments.backend).name,
+        backend=(engine := get_backend(moments.backend, moments)).name,
+        path=engine.path(moments.precision),
         moments=moments,
     )
 
@@ -216,7 +219,9 @@ def fit(
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
         memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why.
     backend
-        "cpu", "numpy" or "auto".
+        "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
+        is "cuda"; results then stay on the device, and ``fit.get()`` brings them home
+        (docs/cuda.md).
     precision
         "float64", or "mixed": the Gram from float32 products with float64 totals. Refinement on the
         data, in float64, makes up for it unless the problem is ill-conditioned.
@@ -249,7 +254,14 @@ def fit(
     precision = as_precision(precision)
     settings = Settings(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+    with on_device(device_of(Z)):
+        problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        return _fit(problem, settings, progress)
+
+
+def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:
+    """Fit to checked data, on the current device if the backend is "cuda"."""
+    solver, positions = settings.solver, problem.positions
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
     if once and solver in ("dual", "qr", "pcg"):
         raise ValueError(
@@ -283,7 +295,7 @@ def fit(
         solution = refine_on_data(
             coefficients,
             choice,
-            float(alpha),
+            float(settings.alpha),
             moments.required_weight(),
             partial(gradient_of, problem),
         )
@@ -355,6 +367,8 @@ def _fit_dual(
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
     n, p = problem.n_samples, problem.features.count
     stages = Stages()
+    if problem.backend == "cuda":
+        problem = on_current_device(problem)
     with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
         kernel = Kernel.of(problem.tokens, problem.weights, problem.positions, problem.features)
         kernel.require_finite(problem.tokens)

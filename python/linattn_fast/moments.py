@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import compact, storage
-from .accumulation import Accumulation, summand_sizes
+from .accumulation import Accumulation
 from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
+from .device import (
+    cupy,
+    device_of,
+    frozen,
+    module_of,
+    on_device,
+    on_own_device,
+    put,
+    to_host,
+)
 from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments_file import read_moments, write_moments
@@ -73,10 +84,13 @@ class Moments:
         "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
         docs/design.md for its error).
     backend
-        "auto", "cpu" or "numpy".
+        "auto", "cpu", "numpy" or "cuda". "auto" is "cuda" for batches on a CUDA device.
 
     Notes
     -----
+    With "cuda", sums are CuPy arrays and stay on the device of the first batch (docs/cuda.md);
+    ``a + b`` has the device of a, and ``get()`` brings moments home.
+
     Memory does not grow with the number of sequences. An update computes the moments of its batch
     aside and adds them when all went well, so a failed or interrupted update changes nothing; a
     stream is one update.
@@ -206,7 +220,7 @@ class Moments:
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
     ) -> tuple[BatchMoments, int, float, Accumulation, Floats | None]:
         """Sums, samples, weight, rounding and magnitudes of a batch."""
-        engine = get_backend(self.backend)
+        engine = get_backend(self.backend, tokens)
         sums = engine.moments(
             tokens,
             targets,
@@ -216,11 +230,12 @@ class Moments:
             features=self.features,
             progress=progress,
         )
-        largest = compact.diagonal(sums.gram, self.features, self.positions).max()
+        with on_device(device_of(sums.gram)):
+            largest = float(compact.diagonal(sums.gram, self.features, self.positions).max())
         if largest < _SMALLEST and (weights is None or weights.any()):
             queries = slice(-1, None) if self.positions == "last" else slice(None)
             chosen = self.features.queries
-            if self.features.everything and any(z[queries, chosen].any() for z in tokens):
+            if self.features.everything and any(to_host(z)[queries, chosen].any() for z in tokens):
                 raise underflow_error(tokens)
         samples = tokens.n_samples(self.positions)
         how = Accumulation(
@@ -231,7 +246,7 @@ class Moments:
         )
         sizes = None
         if not self.features.everything:
-            sizes = summand_sizes(tokens, weights, self.positions, self.features)
+            sizes = engine.summand_sizes(tokens, weights, self.positions, self.features)
         return sums, samples, total_weight(tokens, weights, self.positions), how, sizes
 
     def add_sums(
@@ -243,14 +258,17 @@ class Moments:
         sizes: Floats | None,
     ) -> None:
         """Add the sums over a batch, its samples, weight, rounding and magnitudes."""
-        with self._lock:
+        with self._lock, on_device(device_of(self._sums, sums)):
             if self._magnitudes is not None and sizes is not None:
-                sizes = self._magnitudes + sizes
+                sizes = self._magnitudes + put(sizes, like=self._magnitudes)
             total = sums
-            if self._sums is not None:
-                total = BatchMoments(*(a + b for a, b in zip(self._sums, sums, strict=True)))
+            if self._sums is not None:  # and where they are, the sums stay
+                pairs = zip(self._sums, sums, strict=True)
+                total = BatchMoments(*(a + put(b, like=a) for a, b in pairs))
+            elif self.backend == "cuda":
+                total = BatchMoments(*(cupy().asarray(array) for array in sums))
             for array in total:
-                array.setflags(write=False)  # shared by merged moments
+                frozen(array)  # shared by merged moments
             # Together, so that an interrupt finds the old state or the new one.
             self._sums, self.n_samples, self.total_weight, self.accumulation, self._magnitudes = (
                 total,
@@ -298,6 +316,23 @@ class Moments:
             )
         return self
 
+    # -------------------------------------------------------------------------------------- place
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that the sums are on; None for the host."""
+        return device_of(self._sums)
+
+    def get(self) -> Moments:
+        """The same moments on the host; these if they are there already."""
+        if self.device is None:
+            return self
+        home, sizes = copy(self), self.magnitudes
+        home.backend = "auto"
+        home._sums = BatchMoments(*(frozen(to_host(array)) for array in self.sums))
+        home._magnitudes = None if sizes is None else to_host(sizes)
+        return home
+
     # ------------------------------------------------------------------------------------ reading
 
     @property
@@ -335,23 +370,28 @@ class Moments:
         """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
         return self._magnitudes
 
+    @on_own_device
     def gram(self) -> Floats:
         """Sum of w h h', dense (p, p)."""
         p = self.dimension
-        require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
+        if self.device is None:
+            require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
         return compact.expand(self.sums.gram, self.features, self.positions)
 
+    @on_own_device
     def cross(self) -> Floats:
         """Sum of w h y', (p, d_out)."""
+        cross = self.sums.cross
         # (a, l, u) -> (u, l, a)
-        return np.ascontiguousarray(self.sums.cross.transpose(2, 1, 0)).reshape(
-            self.dimension, self.d_out
-        )
+        rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
+        return rows.reshape(self.dimension, self.d_out)
 
+    @on_own_device
     def gram_diagonal(self) -> Floats:
         """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
         return compact.diagonal(self.sums.gram, self.features, self.positions)
 
+    @on_own_device
     def second_moment(self) -> Floats:
         """Lambda = gram / W, dense (p, p)."""
         matrix = self.gram()
@@ -367,18 +407,21 @@ class Moments:
             )
         return self.total_weight
 
+    @on_own_device
     def gram_times(self, x: Floats) -> Floats:
         """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
         return compact.times(self.sums.gram, x, self.features, self.positions)
 
+    @on_own_device
     def loss(self, coefficients: Floats) -> float:
         """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
 
         Cancellation leaves an error of about 1e-16 times the mean squared target.
         """
         x = coefficients.T
-        fitted = np.vdot(x, self.gram_times(x))
-        explained = np.vdot(x, self.cross())
+        xp = module_of(x)
+        fitted = xp.vdot(x, self.gram_times(x))
+        explained = xp.vdot(x, self.cross())
         return max(
             0.0,
             float(self.sums.energy.sum() - 2 * explained + fitted) / self.required_weight(),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
+from .device import module_of, put
 from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution, refine
 from .tokens import Floats
@@ -79,9 +80,9 @@ class _Solve:
 
     def gradient(self, C: Floats) -> Floats:
         """Mean w (y - C h) h' - alpha C, from the data."""
-        C = np.ascontiguousarray(C)
+        C = module_of(C).ascontiguousarray(C)
         total = self.operator.gradient(C).gradient
-        return np.asarray(total / self.operator.total_weight - self.alpha * C)
+        return total / self.operator.total_weight - self.alpha * C
 
     def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
         """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
@@ -108,7 +109,7 @@ class _Solve:
         self, coordinates: Coordinates, gradient: Floats
     ) -> tuple[Floats, tuple[float, ...], Iterate]:
         """Solve for the gradient at zero, then correct on the data while that helps."""
-        self.start = np.zeros_like(gradient)
+        self.start = module_of(gradient).zeros_like(gradient)
         first, state = self.correction(coordinates, gradient)
         if not state.converged:  # nor would the corrections
             return first, (), state
@@ -123,7 +124,11 @@ class _Solve:
 
 
 def _least_ritz_value(
-    operator: NormalOperator, coordinates: Coordinates, watch: Watch | None, limit: int
+    operator: NormalOperator,
+    coordinates: Coordinates,
+    watch: Watch | None,
+    limit: int,
+    place: Floats,
 ) -> tuple[float, int]:
     """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
 
@@ -134,7 +139,7 @@ def _least_ritz_value(
         operator,
         coordinates,
         0.0,
-        np.random.default_rng(0).standard_normal((1, *coordinates.shape)),
+        put(np.random.default_rng(0).standard_normal((1, *coordinates.shape)), like=place),
         tolerance=_PROBE_TOLERANCE,
         limit=limit,
         watch=watch,
@@ -185,7 +190,8 @@ def _solved(solve: _Solve) -> PcgSolution:
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-    error = float(operator.gradient(np.ascontiguousarray(C)).squared_error.sum()) / weight
+    C = module_of(C).ascontiguousarray(C)
+    error = float(operator.gradient(C).squared_error.sum()) / weight
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
     return PcgSolution(
         Solution(C, steps, error),
@@ -208,11 +214,11 @@ def _of_least_norm(
     reasons: list[str],
 ) -> tuple[Floats, tuple[float, ...]]:
     """The solution of least norm; what was found already, unless Lambda is singular."""
-    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
+    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit, C)
     solve.iterations += spent
     zeros = factors.diagonal.ravel() == 0
     if zeros.any():  # no data speaks about them
-        C = np.where(zeros, 0.0, C)
+        C = module_of(C).where(zeros, 0.0, C)
     if least >= _NULL:
         return C, steps
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))

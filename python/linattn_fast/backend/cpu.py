@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import compact
+from ..accumulation import summand_sizes
 from ..features import Features, head_coefficients
 from ..threads import get_num_threads
 from ..tokens import Floats, Positions, Tokens, non_finite_error
@@ -127,6 +128,12 @@ class CpuBackend:
         """
         narrow = _BLOCK + 3 if precision == "mixed" else 0
         return Roundings(_BLOCK + -(-n_samples // _BLOCK) + 8, narrow)
+
+    summand_sizes = staticmethod(summand_sizes)
+
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`."""
+        return ""
 
     def normal_operator(
         self,

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import compact
+from ..accumulation import summand_sizes
 from ..features import Features
 from ..normal_operator import NumpyNormalOperator
 from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
@@ -132,6 +133,12 @@ class NumpyBackend:
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """See :meth:`Backend.roundings`: BLAS may sum in any order."""
         return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
+
+    summand_sizes = staticmethod(summand_sizes)
+
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`."""
+        return ""
 
     def normal_operator(
         self,
