@@ -160,7 +160,7 @@ def _obstacle(name: str) -> str | None:
 def _info(name: str) -> BackendInfo:
     if name == "numpy":
         return BackendInfo(name, True, "pure numpy: slow, readable, the reference for the others")
-    compiled = (cpu.MISSING if name == "cpu" else cuda.MISSING) is None
+    compiled = (cpu if name == "cpu" else cuda_extension).MISSING is None
     if (obstacle := _obstacle(name)) is not None:
         return BackendInfo(name, False, obstacle, compiled)
     try:
@@ -215,4 +215,4 @@ def get_backend(name: str = "auto", *arguments: object) -> Backend:
 
 
 # At the end: these modules need the interface above.
-from . import cpu, cuda, reference  # noqa: E402
+from . import cpu, cuda, cuda_extension, reference  # noqa: E402

@@ -29,25 +29,17 @@ from . import (
     require_finite_outputs,
     sizes_of,
 )
+from . import cuda_extension as extension
 from .cuda_batches import (
     DeviceBatch,
     chosen_indices,
     current_stream,
     device_batches,
     on_current_device,
+    workspace,
 )
+from .cuda_normal import CudaNormalOperator
 from .cuda_paths import choose_path, emulates_float64
-
-MISSING: str | None = None
-"""Why the extension cannot be used, or None."""
-
-try:
-    from .. import _cuda
-    from .cuda_normal import CudaNormalOperator, workspace
-except ModuleNotFoundError:
-    MISSING = "built without CUDA: nvcc was not found, or LINATTN_CUDA=OFF (see docs/cuda.md)"
-except ImportError as error:
-    MISSING = f"the CUDA extension cannot be loaded ({error})"
 
 _PRODUCTS = 8
 """Roundings of a summand beside the sums: its products, and a few to spare, as on the CPU."""
@@ -57,12 +49,12 @@ _AT_ONCE = 1 << 24
 
 def obstacle() -> str | None:
     """Why the backend cannot be used here, or None."""
-    return MISSING or _no_device() or _no_cupy()
+    return extension.MISSING or _no_device() or _no_cupy()
 
 
 def _no_device() -> str | None:
     """Why no device can be used, or None."""
-    driver, runtime = _cuda.driver_version(), _cuda.runtime_version()
+    driver, runtime = extension.kernels.driver_version(), extension.kernels.runtime_version()
     if driver == 0:
         return "no NVIDIA driver found"
     if driver // 1000 < runtime // 1000:
@@ -70,7 +62,7 @@ def _no_device() -> str | None:
             f"the NVIDIA driver supports CUDA {_version(driver)}, and CUDA {_version(runtime)} is "
             "needed; update the driver"
         )
-    return "no CUDA device found" if _cuda.device_count() == 0 else None
+    return "no CUDA device found" if extension.kernels.device_count() == 0 else None
 
 
 def _no_cupy() -> str | None:
@@ -90,7 +82,7 @@ def _version(number: int) -> str:
 
 def describe() -> str:
     """Devices and what the kernels are compiled for, in words."""
-    count, compiled = _cuda.device_count(), ", ".join(_cuda.architectures())
+    count, compiled = extension.kernels.device_count(), ", ".join(extension.kernels.architectures())
     path, why = choose_path()
     devices = f"{count} device" + ("s" if count > 1 else "")
     return f"{devices}, kernels for sm {compiled}; Gram by {path} on the current device: {why}"
@@ -211,7 +203,7 @@ class CudaBackend:
                 queries = batch.n_sequences if positions == "last" else batch.n_rows
                 part = y[done : done + queries]
                 space = workspace(operation, batch, positions, None, m=len(factors[0]), d_out=d_out)
-                getattr(_cuda, operation)(
+                getattr(extension.kernels, operation)(
                     *factors,
                     batch.tokens,
                     batch.offsets,
@@ -250,7 +242,7 @@ def _accumulate(
     if not gram and batch.targets is None:
         return
     totals: Any = sums  # CuPy arrays
-    _cuda.accumulate(
+    extension.kernels.accumulate(
         batch.tokens,
         batch.offsets,
         batch.targets,
@@ -268,7 +260,7 @@ def _accumulate(
 def _summation_steps(batch: DeviceBatch, positions: Positions, chosen: Features) -> int:
     """Additions that a summand goes through when the kernels add this batch."""
     everything = chosen.everything
-    return _cuda.summation_steps(
+    return extension.kernels.summation_steps(
         positions,
         batch.n_sequences,
         batch.n_rows,
@@ -283,7 +275,7 @@ def first_non_finite(arrays: Iterable[tuple[Any, Any]]) -> list[int]:
     given = list(arrays)
     found = cupy().empty(len(given), np.int64)
     for i, (array, offsets) in enumerate(given):
-        _cuda.first_non_finite(array, offsets, found[i : i + 1], current_stream())
+        extension.kernels.first_non_finite(array, offsets, found[i : i + 1], current_stream())
     return [int(index) for index in found.get()]
 
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from ..device import cupy, cupyx
 from ..features import Features
-from ..tokens import Array, Floats, Tokens
+from ..tokens import Array, Floats, Positions, Tokens
+from . import cuda_extension as extension
 
 BLOCK_BYTES = 32 << 20
 """Of host data that is copied at a time: enough to fill a card, little beside its memory."""
@@ -83,6 +84,33 @@ def on_current_device(array: Array) -> Any:
     """The array on the current device, in C order; as it is if that is what it was."""
     xp = cupy()
     return xp.ascontiguousarray(xp.asarray(array))
+
+
+def workspace(
+    operation: Any,
+    batch: DeviceBatch,
+    positions: Positions,
+    features: Features | None,
+    *,
+    m: int = 0,
+    d_out: int | None = None,
+    kept: bool = False,
+) -> Any:
+    """Workspace of an operation on a batch, from CuPy's pool; ``features`` None for all."""
+    everything = features is None or features.everything
+    size = extension.kernels.workspace_bytes(
+        operation,
+        positions=positions,
+        n_sequences=batch.n_sequences,
+        n_rows=batch.n_rows,
+        d=batch.d,
+        d_out=batch.d_out if d_out is None else d_out,
+        n_pairs=None if everything else features.n_pairs,  # type: ignore[union-attr]
+        n_queries=None if everything else features.n_queries,  # type: ignore[union-attr]
+        m=m,
+        kept=kept,
+    )
+    return cupy().empty(size, np.uint8)
 
 
 def device_batches(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import _cuda
 from ..device import cupy, on_device, to_host
 from ..features import Features
 from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, Sums, added
@@ -20,6 +19,7 @@ from ..tokens import (
     non_finite_target_error,
     total_weight,
 )
+from . import cuda_extension as extension
 from .cuda_batches import (
     DeviceBatch,
     chosen_indices,
@@ -27,37 +27,11 @@ from .cuda_batches import (
     device_batches,
     on_current_device,
     whole_batch,
+    workspace,
 )
 
 _SHARE = 2
 """What is kept on the device may take up one part in so many of what is free there."""
-
-
-def workspace(
-    operation: Any,
-    batch: DeviceBatch,
-    positions: Positions,
-    features: Features | None,
-    *,
-    m: int = 0,
-    d_out: int | None = None,
-    kept: bool = False,
-) -> Any:
-    """Workspace of an operation on a batch, from CuPy's pool; ``features`` None for all."""
-    everything = features is None or features.everything
-    size = _cuda.workspace_bytes(
-        operation,
-        positions=positions,
-        n_sequences=batch.n_sequences,
-        n_rows=batch.n_rows,
-        d=batch.d,
-        d_out=batch.d_out if d_out is None else d_out,
-        n_pairs=None if everything else features.n_pairs,  # type: ignore[union-attr]
-        n_queries=None if everything else features.n_queries,  # type: ignore[union-attr]
-        m=m,
-        kept=kept,
-    )
-    return cupy().empty(size, np.uint8)
 
 
 class CudaNormalOperator:
@@ -115,7 +89,7 @@ class CudaNormalOperator:
         if batch is None or not keep:
             return None
         everything = chosen.everything
-        size = _cuda.kept_bytes(
+        size = extension.kernels.kept_bytes(
             self._positions,
             batch.n_sequences,
             batch.n_rows,
@@ -126,7 +100,7 @@ class CudaNormalOperator:
         if size > self._free():
             return None
         kept = cupy().empty(size, np.uint8)
-        _cuda.keep_samples(
+        extension.kernels.keep_samples(
             batch.tokens,
             batch.offsets,
             batch.weights,
@@ -163,7 +137,7 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> KroneckerFactors:
             of_pairs, of_queries, diagonal = map(cupy().empty, ((P, P), (L, L), (P, L)))
-            _cuda.kronecker_factors(
+            extension.kernels.kronecker_factors(
                 batch.tokens,
                 batch.offsets,
                 batch.weights,
@@ -188,7 +162,7 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> NormalProduct:
             product, energy = cupy().empty(rows.shape), cupy().empty(len(rows))
-            _cuda.normal(
+            extension.kernels.normal(
                 batch.tokens,
                 batch.offsets,
                 batch.weights,
@@ -215,7 +189,7 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> Gradient:
             gradient, squared_error = cupy().empty(rows.shape), cupy().empty(len(rows))
-            _cuda.gradient(
+            extension.kernels.gradient(
                 batch.tokens,
                 batch.offsets,
                 batch.targets,
