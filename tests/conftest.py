@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 
+import fake_cupy
 import numpy as np
 import pytest
+import stand_in_cuda
 from hypothesis import HealthCheck, settings
 
 import linattn_fast as la
-from linattn_fast.backend import BatchMoments, cpu
+from linattn_fast.backend import BatchMoments, cpu, cuda_extension
 from linattn_fast.backend.reference import NumpyBackend
 from linattn_fast.tokens import Tokens
 
@@ -127,3 +130,19 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """CuPy on a machine with two make-believe devices, and kernels that follow the contract.
+
+    Whatever a test does, the current device and stream are what they were afterwards.
+    """
+    fake_cupy.reset()
+    for name, module in fake_cupy.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(cuda_extension, "kernels", stand_in_cuda, raising=False)
+    monkeypatch.setattr(cuda_extension, "MISSING", None)
+    yield sys.modules["cupy"]
+    assert fake_cupy.State.device == 0
+    assert [len(stack) for stack in fake_cupy.State.streams.values()] == [1, 1]

@@ -15,9 +15,9 @@ something that waits for them is reached, and read the host memory then. New mem
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import itertools
 import operator
-import sys
 import types
 from typing import Any
 
@@ -189,7 +189,7 @@ class _Flags:
         self.f_contiguous = array.flags.f_contiguous
 
 
-class ndarray:  # noqa: N801, PLW1641  # CuPy's name
+class ndarray:  # noqa: N801  # CuPy's name
     """An array on the device that was current when it was made."""
 
     __array_ufunc__ = None  # numpy's operators leave the work to ours, which refuse numpy arrays
@@ -526,9 +526,10 @@ def _module(name: str, **contents: Any) -> types.ModuleType:
 
 CREATE = ("zeros", "ones", "full", "arange", "linspace", "indices")
 WRAP = (
-    "abs clip concatenate diag einsum exp2 floor isfinite isinf log2 matmul maximum minimum rint "
-    "round sqrt stack tensordot vdot where zeros_like"
-).split()
+    "abs", "clip", "concatenate", "diag", "einsum", "exp2", "floor", "isfinite", "isinf", "log2",
+    "matmul", "maximum", "minimum", "rint", "round", "sqrt", "stack", "tensordot", "vdot", "where",
+    "zeros_like",
+)  # fmt: skip
 
 linalg = _module(
     "cupy.linalg", cholesky=_cholesky, eigh=_eigh, eigvalsh=_eigvalsh, qr=_qr, svd=_svd, norm=_norm
@@ -545,7 +546,7 @@ def modules() -> dict[str, types.ModuleType]:
     contents |= {name: _creator(getattr(np, name)) for name in CREATE}
     contents |= {name: _wrapped(getattr(np, name)) for name in WRAP}
     cupy = _module("cupy", linalg=linalg, cuda=cuda, **contents)
-    cupy.__spec__ = types.SimpleNamespace(name="cupy")
+    cupy.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
     lapack = _module("cupyx.lapack", potrs=_potrs)
     scipy_linalg = _module("cupyx.scipy.linalg", solve_triangular=_solve_triangular)
     cupyx = _module("cupyx", empty_pinned=_empty_pinned, errstate=_errstate, lapack=lapack)

@@ -146,9 +146,9 @@ def accumulate(
     assert (cross is None) == (energy is None) == (targets is None)
     if gram is not None:
         assert outputs[0].shape == compact.shape(batch.features, positions)
-    for out, total in zip(outputs, sums, strict=True):
-        if out is not None:
-            out += total
+    for memory, total in zip(outputs, sums, strict=True):
+        if memory is not None:
+            np.add(memory, total, out=memory)
 
 
 def first_non_finite(tokens, offsets, index, stream) -> None:
@@ -164,7 +164,7 @@ def kept_bytes(positions, n_sequences, n_rows, d, n_pairs, n_queries) -> int:
 
 
 def _fingerprint(batch: _Batch) -> float:
-    return float(batch.tokens.rows().sum()) + len(batch.tokens) / 7
+    return float(np.nansum(batch.tokens.rows())) + len(batch.tokens) / 7
 
 
 def keep_samples(
@@ -189,9 +189,7 @@ def _operator(name, tokens, offsets, targets, weights, positions, pairs, queries
         none = np.zeros((batch.tokens.n_samples(positions), 1))
         y = Tokens(none[:, None]) if last else batch.tokens.with_rows(none)
     with np.errstate(all="ignore"):
-        operator = NumpyNormalOperator(
-            batch.tokens, y, batch.weights, positions, batch.features
-        )
+        operator = NumpyNormalOperator(batch.tokens, y, batch.weights, positions, batch.features)
     operator._finite = lambda array: array
     return batch, operator
 

@@ -87,6 +87,11 @@ class Certificate:
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "source": None}
 
+    @property
+    def device(self) -> int | None:
+        """The CUDA device of what it was made from; None for the host."""
+        return None if self.source is None else self.source.device
+
     def get(self) -> Certificate:
         """The same certificate, with what it holds on a CUDA device brought to the host."""
         spectrum = None if self.spectrum is None else to_host(self.spectrum)
@@ -160,7 +165,8 @@ class Certificate:
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         coverage = self._coverage()
         residual = coverage.residuals(tokens, where)
-        covered = residual <= (coverage.tolerance if tol is None else tol)
+        with on_device(self.device):
+            covered = residual <= (coverage.tolerance if tol is None else tol)
         answer = _per_query(covered, tokens, where)
         return (answer, _per_query(residual, tokens, where)) if return_residual else answer
 
@@ -218,8 +224,9 @@ class Certificate:
         else:
             factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
         # Layers that agree exactly still disagree where the data says nothing.
-        nothing = xp.isinf(leverage)
-        bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
+        with on_device(self.device):
+            nothing = xp.isinf(leverage)
+            bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
         return _per_query(bound, tokens, where)
 
     def null_space(self, k: int) -> Floats:
@@ -293,10 +300,15 @@ class Source:
         tokens, weights, positions = self.data
         return Source(self.features, moments, (tokens.put(np.zeros(0)), weights, positions), factor)
 
+    @property
+    def device(self) -> int | None:
+        """Of the moments or the data; None for the host."""
+        return device_of(self.moments, *(self.data or ())[:1])
+
     @cached_property
     def coverage(self) -> Coverage:
         """Factorise, once, where the moments or the data are."""
-        with on_device(device_of(self.moments, *(self.data or ())[:1])):
+        with on_device(self.device):
             return self._factorised()
 
     def _factorised(self) -> Coverage:

@@ -128,6 +128,11 @@ def on_own_device(
     return guarded
 
 
+def device_memory() -> int:
+    """Bytes of memory of the current device."""
+    return int(cupy().cuda.Device().mem_info[1])
+
+
 def to_host(array: Any) -> npt.NDArray[Any]:
     """Bring an array home; one that is there already is returned as it is."""
     home: npt.NDArray[Any] = array.get() if is_on_device(array) else array

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .device import module_of, to_host
+from .device import module_of, on_device
 from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens, non_finite_error
 
 
@@ -145,11 +145,11 @@ class Features:
         it. Of one-hot tokens, that is a small part of all.
         """
         positions = as_positions(positions)
-        tokens = as_tokens(Z, offsets)
+        tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
         together = np.zeros((tokens.d, tokens.d), dtype=bool)
         queries = np.zeros(tokens.d, dtype=bool)
         for sequence in tokens:
-            present = to_host(sequence) != 0
+            present = sequence != 0
             together |= present.T.astype(np.float32) @ present.astype(np.float32) > 0
             queries |= present[-1] if positions == "last" else present.any(axis=0)
         pairs = np.argwhere(np.triu(together))
@@ -300,7 +300,7 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     array([[30., 10., 15.,  5., 15.,  5.]])
     """
     tokens = as_tokens(Z, offsets)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
         return _finite(features_of(tokens), tokens)
 
 
@@ -310,8 +310,8 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
     Each off-diagonal product appears twice; :func:`cubic_features` has it once.
     """
     tokens = as_tokens(Z, offsets)
-    table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
         s, z = samples_of(tokens)
         features = s[:, table, None] * z[:, None, None, :]
         return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)

@@ -27,7 +27,7 @@ from .certifying import (
     counted_on_data,
 )
 from .choosing import choose_solver
-from .device import device_of, on_device
+from .device import device_memory, device_of, on_device
 from .dual import Kernel, solve_dual
 from .features import Features
 from .machine import usable_memory
@@ -262,6 +262,8 @@ def fit(
 def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:
     """Fit to checked data, on the current device if the backend is "cuda"."""
     solver, positions = settings.solver, problem.positions
+    if problem.backend == "cuda" and settings.memory_limit is None:
+        settings = replace(settings, memory_limit=device_memory())
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
     if once and solver in ("dual", "qr", "pcg"):
         raise ValueError(
