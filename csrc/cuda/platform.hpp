@@ -36,10 +36,12 @@ void check(cudaError_t error, const char* file, int line);
 
 constexpr int threads_per_block = 256;
 
+#if defined(__CUDACC__) || defined(LINATTN_CUDA_EMULATED)
 // Number of this thread where a launch has one thread an element.
 __device__ inline std::int64_t element_number() {
   return static_cast<std::int64_t>(blockIdx.x) * threads_per_block + static_cast<std::int64_t>(threadIdx.x);
 }
+#endif
 
 // Blocks for a launch with one thread an element.
 inline dim3 blocks_for(std::int64_t elements) {
