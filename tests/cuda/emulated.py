@@ -79,7 +79,12 @@ class Batch:
         positions: str = "last",
         features: Features | None = None,
     ) -> None:
-        self.tokens, self.targets, self.weights, self.positions = tokens, targets, weights, positions
+        self.tokens, self.targets, self.weights, self.positions = (
+            tokens,
+            targets,
+            weights,
+            positions,
+        )
         self.features = Features(tokens.d) if features is None else features
         chosen = not self.features.everything
         self.d_out = 0 if targets is None else targets.d
