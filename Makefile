@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench bench-scale bench-stream count wheel clean
+.PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -28,6 +28,10 @@ bench-scale: $(VENV)/installed
 # Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
 bench-stream: $(VENV)/installed
 	$(BIN)/python bench/stream.py
+
+# Needs an NVIDIA card and CuPy (docs/cuda.md); says so and ends with an error where there is none.
+bench-cuda: $(VENV)/installed
+	$(BIN)/python bench/cuda_backend.py
 
 # Instructions under callgrind (needs valgrind and cmake); UPDATE=1 keeps the new counts.
 count:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import fake_cupy
 import numpy as np
@@ -15,8 +16,9 @@ import stand_in_cuda
 from hypothesis import HealthCheck, settings
 
 import linattn_fast as la
-from linattn_fast.backend import BatchMoments, cpu, cuda_extension
+from linattn_fast.backend import BatchMoments, cpu, cuda, cuda_extension
 from linattn_fast.backend.reference import NumpyBackend
+from linattn_fast.device import to_host
 from linattn_fast.tokens import Tokens
 
 settings.register_profile(
@@ -39,10 +41,35 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20241010)
 
 
-@pytest.fixture(params=["numpy", pytest.param("cpu", marks=needs_cpu)])
+MAKE_BELIEVE = bool(os.environ.get("LINATTN_MAKE_BELIEVE_CUDA"))
+"""Run what needs a GPU on the make-believe one, to see that those tests themselves are right."""
+
+needs_cuda = pytest.mark.skipif(
+    cuda.obstacle() is not None and not MAKE_BELIEVE,
+    reason=f"no CUDA backend: {cuda.obstacle()}",
+)
+
+
+@pytest.fixture(
+    params=[
+        "numpy",
+        pytest.param("cpu", marks=needs_cpu),
+        pytest.param("cuda", marks=needs_cuda),
+    ]
+)
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every installed backend in turn."""
+    """Every installed backend in turn; results of "cuda" are on the device, see :func:`home`."""
+    if request.param == "cuda" and MAKE_BELIEVE:
+        request.getfixturevalue("gpu")
     return request.param
+
+
+def home(result: Any) -> Any:
+    """An array, a list or a tuple of them, on the host."""
+    if isinstance(result, list | tuple):
+        items = map(home, result)
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return to_host(result)
 
 
 def _instruction_sets() -> list[object]:

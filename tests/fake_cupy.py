@@ -73,6 +73,9 @@ class Device:
         State.device = self._before.pop()
         log.append(("device", State.device))
 
+    def synchronize(self) -> None:
+        synchronised("device")
+
     @property
     def compute_capability(self) -> str:
         return State.capability
@@ -535,7 +538,14 @@ linalg = _module(
     "cupy.linalg", cholesky=_cholesky, eigh=_eigh, eigvalsh=_eigvalsh, qr=_qr, svd=_svd, norm=_norm
 )
 cuda = _module(
-    "cupy.cuda", Device=Device, Stream=Stream, Event=Event, get_current_stream=get_current_stream
+    "cupy.cuda",
+    Device=Device,
+    Stream=Stream,
+    Event=Event,
+    get_current_stream=get_current_stream,
+    runtime=types.SimpleNamespace(
+        getDeviceCount=lambda: State.devices, getDeviceProperties=lambda device: {"name": b"none"}
+    ),
 )
 
 
@@ -545,7 +555,7 @@ def modules() -> dict[str, types.ModuleType]:
     contents: dict[str, Any] = {each.__name__: each for each in names}
     contents |= {name: _creator(getattr(np, name)) for name in CREATE}
     contents |= {name: _wrapped(getattr(np, name)) for name in WRAP}
-    cupy = _module("cupy", linalg=linalg, cuda=cuda, **contents)
+    cupy = _module("cupy", linalg=linalg, cuda=cuda, __version__="make-believe", **contents)
     cupy.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
     lapack = _module("cupyx.lapack", potrs=_potrs)
     scipy_linalg = _module("cupyx.scipy.linalg", solve_triangular=_solve_triangular)

@@ -4,9 +4,13 @@ Run against a make-believe CuPy (:mod:`fake_cupy`) and a stand-in for the kernel
 (:mod:`stand_in_cuda`), so that every line runs where there is no GPU.
 """
 
+import importlib
+import json
 import pickle
+import re
 import sys
 import types
+from pathlib import Path
 
 import fake_cupy
 import numpy as np
@@ -684,3 +688,45 @@ def test_emulated_float64_proves_nothing(gpu, rng, monkeypatch):
     assert (certificate.lower_bound, certificate.verdict) == (0, "undecided")
     monkeypatch.setenv("LINATTN_CUDA_PATH", "kernels")
     assert la.certify(Z).lower_bound > 0
+
+
+# ------------------------------------------------------------------------------------- documents
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_examples_of_the_document_run(gpu):
+    text = (ROOT / "docs" / "cuda.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 2
+    names = {}
+    for block in blocks:
+        exec(compile(block, "docs/cuda.md", "exec"), names)
+    assert names["fit"].certificate.verdict == "identifiable"
+    assert names["fit"].heads.distance(names["truth"]) < 1e-8
+
+
+@pytest.fixture
+def benchmark_program(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    program = importlib.import_module("cuda_backend")
+    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    monkeypatch.setattr(program, "REPEATS", 1)
+    return program
+
+
+def test_the_benchmark_checks_and_measures(gpu, benchmark_program, tmp_path, capsys):
+    sizes = {"last": [(2, 3, 40)], "all": [(2, 3, 20)], "causal": [(2, 3, 10)]}
+    assert benchmark_program.main(sizes, (2, 3, 60)) == 0
+    assert "| moments, last, d = 2, n = 3, N = 40 | expert CuPy |" in capsys.readouterr().out
+    record = json.loads((tmp_path / "cuda.json").read_text())
+    assert len(record["rows"]) == 5 + 4 + 4 + 6
+    assert (tmp_path / "cuda.md").read_text().startswith("none (sm_80)")
+    with pytest.raises(SystemExit, match="the answers differ by"):
+        benchmark_program.check(np.eye(2) * 1.1, np.eye(2), 1e-3)
+
+
+def test_the_benchmark_says_when_there_is_no_card(benchmark_program, monkeypatch, capsys):
+    monkeypatch.setattr(cuda_extension, "MISSING", "no NVIDIA driver found")
+    assert benchmark_program.main({}, (2, 3, 60)) == 2
+    assert capsys.readouterr().err == "bench-cuda: nothing measured: no NVIDIA driver found\n"

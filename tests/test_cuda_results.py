@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import EPS, assert_moments_agree, plant, random_targets
+from conftest import EPS, assert_moments_agree, home, plant, random_targets
 from fake_cupy import State
 
 import linattn_fast as la
@@ -45,10 +45,6 @@ def path(request, monkeypatch):
     """Both ways to form the Gram."""
     monkeypatch.setenv("LINATTN_CUDA_PATH", request.param)
     return request.param
-
-
-def home(sums):
-    return type(sums)(*map(to_host, sums))
 
 
 def on_device(xp, tokens):

@@ -60,7 +60,7 @@ def test_the_fit_is_the_least_squares_solution(rng, backend, positions, alpha, f
         solver="pcg",
         heads=None,
         backend=backend,
-    )
+    ).get()
     H = loops.all_features(sequences, positions)
     if features is not None:
         H = H[:, (features.pair_numbers[:, None] * 4 + features.queries).ravel()]
@@ -137,7 +137,7 @@ def test_degenerate_data_gives_the_solution_of_least_norm(rng, backend, kind):
     elif kind == "constant":
         Z[:] = Z[:1]
     y = rng.standard_normal((len(Z), 2))
-    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend)
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
     expected = scipy.linalg.lstsq(la.cubic_features(Z), y, cond=1e-11)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
     assert fit.certificate.verdict != "identifiable"

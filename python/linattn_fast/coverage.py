@@ -257,9 +257,10 @@ def describe(direction: Floats, mean_square: float, features: Features, names: l
     queries = [names[l] for l in features.queries]
     by_query = direction.reshape(len(pairs), len(queries)) / np.abs(direction).max()
     groups = []
-    for l in np.argsort(-np.abs(by_query).max(axis=0), kind="stable"):
+    sizes = np.abs(by_query).round(9)  # sizes equal up to rounding tie, and the first comes first
+    for l in np.argsort(-sizes.max(axis=0), kind="stable"):
         column = by_query[:, l]
-        order = np.argsort(-np.abs(column), kind="stable")
+        order = np.argsort(-sizes[:, l], kind="stable")
         terms = [(float(column[u]), pairs[u]) for u in order if abs(column[u]) > 0.1]
         if terms:
             groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {queries[l]}"))
