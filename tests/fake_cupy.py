@@ -529,7 +529,7 @@ def _module(name: str, **contents: Any) -> types.ModuleType:
 
 CREATE = ("zeros", "ones", "full", "arange", "linspace", "indices")
 WRAP = (
-    "abs", "clip", "concatenate", "diag", "einsum", "exp2", "floor", "isfinite", "isinf", "log2",
+    "abs", "concatenate", "diag", "einsum", "exp2", "frexp", "isfinite", "isinf", "log2",
     "matmul", "maximum", "minimum", "rint", "round", "sqrt", "stack", "tensordot", "vdot", "where",
     "zeros_like",
 )  # fmt: skip

@@ -40,6 +40,7 @@ from .cuda_batches import (
 )
 from .cuda_normal import CudaNormalOperator
 from .cuda_paths import choose_path, emulates_float64
+from .reference import may_underflow
 
 _PRODUCTS = 8
 """Roundings of a summand beside the sums: its products, and a few to spare, as on the CPU."""
@@ -145,7 +146,7 @@ class CudaBackend:
             self._steps += deepest
             _require_finite(sums, tokens, targets, weights, positions)
             loose = not by_kernels and (precision == "mixed" or emulates_float64())
-            self.underflow = loose or _may_underflow(float(smallest[0]), weights)
+            self.underflow = loose or may_underflow(float(smallest[0]), weights)
         return sums
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
@@ -310,13 +311,3 @@ def _smallest_size(array: Any) -> Any:
         part = flat[first : first + _AT_ONCE]
         smallest = xp.minimum(smallest, xp.where(part != 0, xp.abs(part), np.inf).min())
     return smallest
-
-
-def _may_underflow(smallest: float, weights: Floats | None) -> bool:
-    """Whether a product of the Gram could fall below the smallest normal number.
-
-    The bound of the numpy backend: |z| at least 2^-100 where it is not zero, w at least 2^-250.
-    """
-    if smallest < 2.0**-100:
-        return True
-    return weights is not None and bool((weights[weights > 0] < 2.0**-250).any())
