@@ -3,158 +3,33 @@
 Honest where it matters: an array here is no numpy array. It converts to one by ``get()`` alone,
 numpy's functions refuse it, and it refuses numpy arrays, on either side of an operator and as an
 index. Names, arguments and methods that CuPy lacks do not exist. Stricter than CuPy: arrays must be
-on the current device, where CuPy would go through peer access.
-
-``log`` has what a GPU would have done or waited for: ("sync", why), ("copy", stream, bytes),
-("record", stream, event), ("wait", stream, event), ("device", number).
-
-Work on the current stream is done at once. Copies on another stream are late: they are done when
-something that waits for them is reached, and read the host memory then. New memory is poisoned.
+on the current device, where CuPy would go through peer access. New memory is poisoned. Devices and
+streams are those of :mod:`fake_machine`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
-import itertools
 import operator
 import types
 from typing import Any
 
 import numpy as np
-
-log: list[tuple[Any, ...]] = []
-
-
-class State:
-    """Of the make-believe machine."""
-
-    devices = 2
-    device = 0
-    capability = "80"
-    free = 1 << 40
-    linalg = "ignore"
-    streams: dict[int, list[Stream]] = {}  # noqa: RUF012  # one machine
-
-
-def reset() -> None:
-    """A fresh machine."""
-    log.clear()
-    State.device, State.capability, State.free, State.linalg = 0, "80", 1 << 40, "ignore"
-    State.streams = {i: [Stream(null=True)] for i in range(State.devices)}
-
-
-def synchronised(why: str) -> None:
-    """Note that the host has waited for the device."""
-    log.append(("sync", why))
-
-
-# ------------------------------------------------------------------------------------- devices
-
-
-class Device:
-    """``with Device(i):`` makes it current."""
-
-    attributes = {"L2CacheSize": 1 << 20}  # noqa: RUF012  # small, so that there are several panels
-
-    def __init__(self, device: int | None = None) -> None:
-        self.id = State.device if device is None else int(device)
-        if not 0 <= self.id < State.devices:
-            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-        self._before: list[int] = []
-
-    def __enter__(self) -> Device:
-        self._before.append(State.device)
-        State.device = self.id
-        log.append(("device", self.id))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        State.device = self._before.pop()
-        log.append(("device", State.device))
-
-    def synchronize(self) -> None:
-        synchronised("device")
-
-    @property
-    def compute_capability(self) -> str:
-        return State.capability
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        return State.free, 1 << 40
-
-
-class Event:
-    """A mark in a stream."""
-
-    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        self._stream: Stream | None = None
-        self._position = 0
-
-    def record(self, stream: Stream | None = None) -> None:
-        self._stream = get_current_stream() if stream is None else stream
-        self._position = self._stream._queued
-        log.append(("record", self._stream, self))
-
-    def synchronize(self) -> None:
-        if self._stream is not None:
-            log.append(("wait for copy", self._stream, self))
-            self._stream._reach(self._position)
-
-
-class Stream:
-    """A queue of work; copies on another stream than the current one are done late."""
-
-    null: Stream
-    _numbers = itertools.count(1)
-
-    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        self.ptr = 0 if null else next(self._numbers)
-        self._late: list[Any] = []
-        self._queued = 0
-        self._before: list[Stream] = []
-
-    def __enter__(self) -> Stream:
-        State.streams[State.device].append(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        State.streams[State.device].pop()
-
-    def _queue(self, work: Any) -> None:
-        self._late.append(work)
-        self._queued += 1
-        if self is get_current_stream():
-            self._reach(self._queued)
-
-    def _reach(self, position: int) -> None:
-        while self._late and self._queued - len(self._late) < position:
-            self._late.pop(0)()
-
-    def record(self, event: Event | None = None) -> Event:
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        log.append(("wait", self, event))
-        if event._stream is not None:
-            event._stream._reach(event._position)
-
-    def synchronize(self) -> None:
-        synchronised("stream")
-        self._reach(self._queued)
-
-
-def get_current_stream() -> Stream:
-    return State.streams[State.device][-1]
-
+from fake_machine import (
+    Device,
+    Event,
+    State,
+    Stream,
+    get_current_stream,
+    log,
+    reset,
+    synchronised,
+)
 
 # -------------------------------------------------------------------------------------- arrays
 
 
-def _host(value: Any) -> Any:
+def host(value: Any) -> Any:
     """What numpy computes with in the place of an argument; refuses what CuPy refuses."""
     if isinstance(value, ndarray):
         if value._device != State.device:
@@ -165,7 +40,7 @@ def _host(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         raise TypeError("Unsupported type <class 'numpy.ndarray'>")
     if isinstance(value, list | tuple):
-        return type(value)(_host(item) for item in value)
+        return type(value)(host(item) for item in value)
     if isinstance(value, slice) or value is None or value is Ellipsis:
         return value
     if not isinstance(value, str | int | float | np.generic | type | np.dtype):
@@ -173,17 +48,17 @@ def _host(value: Any) -> Any:
     return value
 
 
-def _device(value: Any) -> Any:
+def device(value: Any) -> Any:
     """A result of numpy, as an array here."""
     if isinstance(value, tuple):
-        return tuple(_device(item) for item in value)
+        return tuple(device(item) for item in value)
     return ndarray(np.asarray(value))
 
 
 def _index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_index(item) for item in index)
-    return _host(index)
+    return host(index)
 
 
 class _Flags:
@@ -255,15 +130,15 @@ class ndarray:  # noqa: N801  # CuPy's name
         return ndarray(self._array.view(dtype), self._device)
 
     def diagonal(self) -> ndarray:
-        return _device(np.diagonal(_host(self)))
+        return device(np.diagonal(host(self)))
 
     def copy(self, order: str = "C") -> ndarray:
-        return _device(_host(self).copy(order))
+        return device(host(self).copy(order))
 
     def astype(self, dtype: Any, order: str = "K", copy: bool = True) -> ndarray:
         if not copy and self._array.dtype == np.dtype(dtype):
             return self
-        return _device(_host(self).astype(dtype, order=order))
+        return device(host(self).astype(dtype, order=order))
 
     # transfers, which wait
 
@@ -300,31 +175,31 @@ class ndarray:  # noqa: N801  # CuPy's name
     # reductions
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False):
-        return _device(_host(self).sum(axis=axis, keepdims=keepdims))
+        return device(host(self).sum(axis=axis, keepdims=keepdims))
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False):
-        return _device(_host(self).max(axis=axis, keepdims=keepdims))
+        return device(host(self).max(axis=axis, keepdims=keepdims))
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False):
-        return _device(_host(self).min(axis=axis, keepdims=keepdims))
+        return device(host(self).min(axis=axis, keepdims=keepdims))
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False):
-        return _device(_host(self).any(axis=axis, keepdims=keepdims))
+        return device(host(self).any(axis=axis, keepdims=keepdims))
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False):
-        return _device(_host(self).all(axis=axis, keepdims=keepdims))
+        return device(host(self).all(axis=axis, keepdims=keepdims))
 
     def argmax(self, axis: Any = None, out: Any = None):
-        return _device(_host(self).argmax(axis=axis))
+        return device(host(self).argmax(axis=axis))
 
     def trace(self):
-        return _device(np.trace(_host(self)))
+        return device(np.trace(host(self)))
 
     def __getitem__(self, index: Any) -> ndarray:
         return ndarray(np.asarray(self._array[_index(index)]), self._device)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._array[_index(index)] = _host(value)
+        self._array[_index(index)] = host(value)
 
     def __reduce__(self) -> Any:
         return asarray, (self._array,)
@@ -335,10 +210,10 @@ def _operator(name: str) -> None:
     reflected = f"__r{name.strip('_')}__"
 
     def forward(self: ndarray, other: Any) -> Any:
-        return _device(function(_host(self), _host(other)))
+        return device(function(host(self), host(other)))
 
     def backward(self: ndarray, other: Any) -> Any:
-        return _device(function(_host(other), _host(self)))
+        return device(function(host(other), host(self)))
 
     setattr(ndarray, name, forward)
     if name not in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
@@ -347,7 +222,7 @@ def _operator(name: str) -> None:
 
 def _in_place(name: str) -> None:
     def in_place(self: ndarray, other: Any) -> ndarray:
-        getattr(operator, name)(_host(self), _host(other))
+        getattr(operator, name)(host(self), host(other))
         return self
 
     setattr(ndarray, name, in_place)
@@ -359,8 +234,8 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     _operator(f"__{_name}__")
 for _name in ("iadd", "isub", "imul", "itruediv"):
     _in_place(f"__{_name}__")
-ndarray.__neg__ = lambda self: _device(-_host(self))
-ndarray.__invert__ = lambda self: _device(~_host(self))
+ndarray.__neg__ = lambda self: device(-host(self))
+ndarray.__invert__ = lambda self: device(~host(self))
 
 
 # ----------------------------------------------------------------------------------- functions
@@ -393,7 +268,7 @@ def from_dlpack(array: Any) -> ndarray:
 
 
 def array(a: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> ndarray:
-    return _device(np.array(_host(asarray(a)), dtype=dtype, order=order))
+    return device(np.array(host(asarray(a)), dtype=dtype, order=order))
 
 
 def empty(shape: Any, dtype: Any = float) -> ndarray:
@@ -405,7 +280,7 @@ def empty(shape: Any, dtype: Any = float) -> ndarray:
 
 def _creator(function: Any) -> Any:
     def create(*args: Any, **kwargs: Any) -> Any:
-        return _device(function(*args, **kwargs))
+        return device(function(*args, **kwargs))
 
     return create
 
@@ -415,8 +290,8 @@ def _wrapped(function: Any) -> Any:
         if not any(isinstance(a, ndarray) for a in _flat(args)):
             raise TypeError(f"{function.__name__}: an array on a device is needed")
         with np.errstate(all="ignore"):  # a GPU does not warn
-            given = {name: _host(value) for name, value in kwargs.items()}
-            return _device(function(*map(_host, args), **given))
+            given = {name: host(value) for name, value in kwargs.items()}
+            return device(function(*map(host, args), **given))
 
     return call
 
@@ -430,85 +305,18 @@ def _flat(args: Any) -> Any:
 
 
 def cumsum(a: ndarray, axis: int | None = None, dtype: Any = None) -> ndarray:
-    return _device(np.cumsum(_host(a), axis=axis))
+    return device(np.cumsum(host(a), axis=axis))
 
 
 def repeat(a: ndarray, repeats: Any, axis: int | None = None) -> ndarray:
-    return _device(np.repeat(_host(a), _host(repeats), axis=axis))
+    return device(np.repeat(host(a), host(repeats), axis=axis))
 
 
 def ascontiguousarray(a: ndarray, dtype: Any = None) -> ndarray:
     """The same array if it is contiguous."""
-    _host(a)
+    host(a)
     same = a.flags.c_contiguous and (dtype is None or a.dtype == np.dtype(dtype))
-    return a if same else _device(np.ascontiguousarray(a._array, dtype))
-
-
-# ------------------------------------------------------------------------------ linear algebra
-
-
-def _checked(failed: bool) -> None:
-    """cuSOLVER's status is looked at only if that was asked for."""
-    if State.linalg == "raise":
-        synchronised("linalg")
-        if failed:
-            raise np.linalg.LinAlgError("Error reported by potrf in cuSOLVER. devInfo = [3].")
-
-
-def _cholesky(a: ndarray) -> ndarray:
-    try:
-        factor = np.linalg.cholesky(_host(a))
-    except np.linalg.LinAlgError:
-        _checked(True)
-        return _device(np.full(a.shape, np.nan))
-    _checked(False)
-    return _device(factor)
-
-
-def _eigh(a: ndarray, UPLO: str = "L") -> Any:
-    _checked(False)
-    return _device(tuple(np.linalg.eigh(_host(a), UPLO)))
-
-
-def _eigvalsh(a: ndarray, UPLO: str = "L") -> ndarray:
-    _checked(False)
-    return _device(np.linalg.eigvalsh(_host(a), UPLO))
-
-
-def _qr(a: ndarray, mode: str = "reduced") -> Any:
-    return _device(np.linalg.qr(_host(a), mode))
-
-
-def _svd(a: ndarray, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    _checked(False)
-    return _device(tuple(np.linalg.svd(_host(a), full_matrices, compute_uv)))
-
-
-def _norm(x: ndarray, ord: Any = None, axis: Any = None, keepdims: bool = False) -> ndarray:
-    return _device(np.linalg.norm(_host(x), ord, axis, keepdims))
-
-
-def _potrs(L: ndarray, b: ndarray, lower: bool) -> ndarray:
-    from scipy.linalg import cho_solve
-
-    solved = cho_solve((_host(L), lower), _host(b))
-    b._array[...] = np.nan  # "may be modified in place"
-    return _device(solved)
-
-
-def _solve_triangular(a: ndarray, b: ndarray, trans: Any = 0, lower: bool = False) -> ndarray:
-    from scipy.linalg import solve_triangular
-
-    return _device(solve_triangular(_host(a), _host(b), trans=trans, lower=lower))
-
-
-@contextlib.contextmanager
-def _errstate(*, linalg: str) -> Any:
-    before, State.linalg = State.linalg, linalg
-    try:
-        yield
-    finally:
-        State.linalg = before
+    return a if same else device(np.ascontiguousarray(a._array, dtype))
 
 
 def _empty_pinned(shape: Any, dtype: Any = float, order: str = "C") -> np.ndarray:
@@ -534,9 +342,6 @@ WRAP = (
     "zeros_like",
 )  # fmt: skip
 
-linalg = _module(
-    "cupy.linalg", cholesky=_cholesky, eigh=_eigh, eigvalsh=_eigvalsh, qr=_qr, svd=_svd, norm=_norm
-)
 cuda = _module(
     "cupy.cuda",
     Device=Device,
@@ -551,15 +356,19 @@ cuda = _module(
 
 def modules() -> dict[str, types.ModuleType]:
     """What stands in ``sys.modules`` in the place of CuPy."""
+    import fake_cusolver as solver  # which is about the arrays here
+
+    names_of_linalg = ("cholesky", "eigh", "eigvalsh", "qr", "svd", "norm")
+    linalg = _module("cupy.linalg", **{name: getattr(solver, name) for name in names_of_linalg})
     names = (asarray, array, empty, cumsum, repeat, ascontiguousarray, from_dlpack, ndarray)
     contents: dict[str, Any] = {each.__name__: each for each in names}
     contents |= {name: _creator(getattr(np, name)) for name in CREATE}
     contents |= {name: _wrapped(getattr(np, name)) for name in WRAP}
     cupy = _module("cupy", linalg=linalg, cuda=cuda, __version__="make-believe", **contents)
     cupy.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
-    lapack = _module("cupyx.lapack", potrs=_potrs)
-    scipy_linalg = _module("cupyx.scipy.linalg", solve_triangular=_solve_triangular)
-    cupyx = _module("cupyx", empty_pinned=_empty_pinned, errstate=_errstate, lapack=lapack)
+    lapack = _module("cupyx.lapack", potrs=solver.potrs)
+    scipy_linalg = _module("cupyx.scipy.linalg", solve_triangular=solver.solve_triangular)
+    cupyx = _module("cupyx", empty_pinned=_empty_pinned, errstate=solver.errstate, lapack=lapack)
     return {
         "cupy": cupy,
         "cupyx": cupyx,

@@ -19,6 +19,7 @@ from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments
+from .non_finite import non_finite_error
 from .orthogonal import solve_on_data
 from .solve import Choice, Factorisation, SpectralFactor, algebra_of
 from .tokens import (
@@ -28,7 +29,6 @@ from .tokens import (
     as_positions,
     as_tokens,
     as_weights,
-    non_finite_error,
     require_positive,
     total_weight,
 )

@@ -28,6 +28,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from .device import device_of, module_of, on_own_device, put, to_host
 from .features import Features
+from .non_finite import non_finite_error
 from .solve import (
     EPS,
     MARGIN,
@@ -36,7 +37,7 @@ from .solve import (
     algebra_of,
     power_of_two_scale,
 )
-from .tokens import Array, Floats, Positions, Tokens, non_finite_error
+from .tokens import Array, Floats, Positions, Tokens
 
 _BATCH_BYTES = 64 << 20
 """Features formed at a time."""

@@ -53,8 +53,8 @@ def reciprocal_condition(factor: Floats, norm: float) -> float:
 
 
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
-    """x with L L' x = b (p, k)."""
-    x: Floats = cupyx("lapack").potrs(factor, b.copy(), True)  # which may overwrite what it gets
+    """x with L L' x = b (p, k), which may be overwritten."""
+    x: Floats = cupyx("lapack").potrs(factor, b, True)
     return x
 
 

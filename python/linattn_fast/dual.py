@@ -16,9 +16,10 @@ import numpy as np
 
 from .device import module_of, put
 from .features import Features
+from .non_finite import non_finite_error
 from .refine import Solution, refine
 from .solve import EPS, MARGIN, add_to_diagonal, algebra_of, try_cholesky
-from .tokens import Floats, Positions, Tokens, non_finite_error
+from .tokens import Floats, Positions, Tokens
 
 
 @dataclass(frozen=True)

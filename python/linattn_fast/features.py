@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .device import module_of, on_device
-from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens, non_finite_error
+from .non_finite import non_finite_error
+from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
 
 
 def pair_count(d: int) -> int:

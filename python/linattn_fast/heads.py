@@ -30,8 +30,9 @@ from .device import (
 )
 from .features import head_coefficients
 from .memory import require_memory
+from .non_finite import non_finite_error
 from .solve import EPS
-from .tokens import Floats, Positions, as_positions, as_size, as_tokens, non_finite_error
+from .tokens import Floats, Positions, as_positions, as_size, as_tokens
 
 
 def as_matrix(value: object, name: str, ndim: int) -> Floats:

@@ -34,6 +34,7 @@ from .device import (
 from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments_file import read_moments, write_moments
+from .non_finite import underflow_error
 from .progress import Bar
 from .sources import as_source
 from .streaming import accumulate
@@ -47,7 +48,6 @@ from .tokens import (
     as_tokens,
     as_weights,
     total_weight,
-    underflow_error,
 )
 
 if TYPE_CHECKING:

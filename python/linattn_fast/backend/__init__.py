@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from ..device import device_of, module_of
 from ..features import Features
+from ..non_finite import largest_size, non_finite_error
 from ..normal_operator import NormalOperator
-from ..tokens import Floats, Positions, Tokens, largest_size, non_finite_error
+from ..tokens import Floats, Positions, Tokens
 
 Progress: TypeAlias = Callable[[int], object] | None
 """Called now and then with the number of samples done; may raise to stop the work."""

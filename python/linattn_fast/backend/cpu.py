@@ -9,8 +9,9 @@ import numpy as np
 from .. import compact
 from ..accumulation import summand_sizes
 from ..features import Features, head_coefficients
+from ..non_finite import non_finite_error
 from ..threads import get_num_threads
-from ..tokens import Floats, Positions, Tokens, non_finite_error
+from ..tokens import Floats, Positions, Tokens
 from . import (
     BatchMoments,
     Precision,

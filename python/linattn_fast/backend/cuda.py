@@ -17,8 +17,9 @@ import numpy as np
 from .. import compact
 from ..device import INSTALL, cupy, device_of, on_device
 from ..features import Features
+from ..non_finite import non_finite_error
 from ..normal_operator import NormalOperator
-from ..tokens import Floats, Positions, Tokens, non_finite_error, non_finite_target_error
+from ..tokens import Floats, Positions, Tokens, non_finite_target_error
 from . import (
     BatchMoments,
     Precision,

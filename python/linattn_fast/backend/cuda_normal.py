@@ -10,15 +10,9 @@ import numpy as np
 
 from ..device import cupy, on_device, to_host
 from ..features import Features
+from ..non_finite import non_finite_error
 from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, Sums, added
-from ..tokens import (
-    Floats,
-    Positions,
-    Tokens,
-    non_finite_error,
-    non_finite_target_error,
-    total_weight,
-)
+from ..tokens import Floats, Positions, Tokens, non_finite_target_error, total_weight
 from . import cuda_extension as extension
 from .cuda_batches import (
     DeviceBatch,

@@ -11,8 +11,9 @@ from .. import compact
 from ..accumulation import summand_sizes
 from ..device import module_of
 from ..features import Features
+from ..non_finite import non_finite_error
 from ..normal_operator import NumpyNormalOperator
-from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
+from ..tokens import Array, Floats, Positions, Tokens
 from . import (
     BatchMoments,
     Precision,
