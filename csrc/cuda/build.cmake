@@ -63,6 +63,8 @@ if(cuda_found)
   string(REPLACE ";" "," cuda_architectures "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(_cuda PRIVATE
     LINATTN_CUDA_MODULE=_cuda LINATTN_CUDA_ARCHITECTURES="${cuda_architectures}")
+  # As one source: pybind11's headers take longer than everything else.
+  set_target_properties(_cuda PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   target_link_libraries(_cuda PRIVATE linattn_cuda_kernels linattn_options CUDA::cudart_static)
   install(TARGETS _cuda LIBRARY DESTINATION linattn_fast)
 endif()
@@ -95,7 +97,10 @@ if(LINATTN_CUDA_EMULATED)
   target_compile_definitions(_cuda_emulated PRIVATE
     LINATTN_CUDA_EMULATED LINATTN_CUDA_MODULE=_cuda_emulated LINATTN_CUDA_ARCHITECTURES="emulated")
   # Every rounding as written: the same bits in every order of threads must be the kernels' doing.
-  target_compile_options(_cuda_emulated PRIVATE -ffp-contract=off)
+  target_compile_options(_cuda_emulated PRIVATE -ffp-contract=off -O1)
+  set_source_files_properties(${emulated_sources} ${emulator_folder}/bindings.cpp PROPERTIES
+    SKIP_UNITY_BUILD_INCLUSION ON)
+  set_target_properties(_cuda_emulated PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   target_link_libraries(_cuda_emulated PRIVATE linattn_options Threads::Threads)
   install(TARGETS _cuda_emulated LIBRARY DESTINATION linattn_fast)
 endif()

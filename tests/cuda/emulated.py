@@ -226,24 +226,6 @@ def running(order: str = "forward", seed: int = 1, tensor_cores: bool = True) ->
         cuda.set_tensor_cores(True)
 
 
-def magnitude(batch: Batch) -> BatchMoments:
-    """The same sums over absolute values: what rounding errors are relative to."""
-    from linattn_fast.backend.reference import NumpyBackend
-
-    def absolute(given: Tokens | None) -> Tokens | None:
-        if given is None:
-            return None
-        return Tokens(np.abs(given.storage), given.offsets)
-
-    return NumpyBackend().moments(
-        absolute(batch.tokens),
-        absolute(batch.targets),
-        batch.weights,
-        batch.positions,
-        features=batch.features,
-    )
-
-
 def triples_or_pairs(features: Features, positions: str) -> int:
     """Entries of the compact Gram, counted by hand."""
     q = features.n_pairs

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 
 import numpy as np
 import pytest
-from emulated import Batch, running
+from emulated import Batch, cuda, device, running
 
 from linattn_fast.backend import BatchMoments
 from linattn_fast.backend.reference import NumpyBackend
@@ -14,6 +14,7 @@ from linattn_fast.features import Features
 from linattn_fast.normal_operator import NumpyNormalOperator
 from linattn_fast.tokens import POSITIONS, Tokens
 
+SANITIZED = "LINATTN_SANITIZED" in os.environ
 EPS = np.finfo(np.float64).eps
 REFERENCE = NumpyBackend()
 
@@ -133,6 +134,34 @@ def test_layers_are_those_of_the_reference(name: str, positions: str) -> None:
     close(batch.coefficients(C), REFERENCE.coefficients(C, batch.tokens, positions), terms(batch))
 
 
+@pytest.mark.skipif(SANITIZED, reason="no other access than in fewer samples, and slow")
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_samples_of_two_chunks_are_added_up(positions: str) -> None:
+    """More than 8192 samples; a sequence of "causal" continues in the second chunk."""
+    rng = np.random.default_rng(11)
+    lengths = np.full(4100, 2)
+    lengths[:30] = 9
+    if positions != "causal":
+        lengths = np.full(8200, 1)
+    rows = rng.standard_normal((lengths.sum(), 2))
+    tokens = Tokens(rows, np.concatenate([[0], np.cumsum(lengths)]))
+    targets = tokens.with_rows(rng.standard_normal((len(rows), 1)))
+    batch = Batch(tokens, targets, rng.uniform(0.5, 1.5, len(tokens)), positions)
+    C = rng.standard_normal((1, 6))
+    expected = operator(batch)
+    with running(tensor_cores=False):  # the emulator is several times as fast
+        results = [
+            (batch.moments(), reference_moments(batch)),
+            (batch.kronecker_factors(), expected.kronecker_factors()),
+            (batch.gradient(C), expected.gradient(C)),
+            (batch.gradient(C, batch.kept()), expected.gradient(C)),
+            ((batch.coefficients(C),), (REFERENCE.coefficients(C, tokens, positions),)),
+        ]
+    for given, wanted in results:
+        for ours, theirs in zip(given, wanted, strict=True):
+            close(ours, theirs, terms(batch))
+
+
 def everything(batch: Batch) -> list[np.ndarray]:
     """What all kernels make of a batch."""
     d, d_out = batch.tokens.d, batch.d_out
@@ -178,19 +207,17 @@ def test_fused_multiply_adds_give_what_tensor_cores_give(positions: str) -> None
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_moments_are_added_to_what_is_there(positions: str) -> None:
     batch = make_batch("one sequence", positions)
-    import emulated
-
     once = batch.moments()
     sums = [np.full_like(total, 3.0) for total in once]
-    emulated.cuda.accumulate(
+    cuda.accumulate(
         **batch.given,
         **batch.chosen,
-        targets=emulated.device(batch.targets.storage),
-        weights=emulated.device(batch.weights),
+        targets=device(batch.targets.storage),
+        weights=device(batch.weights),
         positions=positions,
-        gram=emulated.device(sums[0]),
-        cross=emulated.device(sums[1]),
-        energy=emulated.device(sums[2]),
+        gram=device(sums[0]),
+        cross=device(sums[1]),
+        energy=device(sums[2]),
         workspace=batch.workspace("accumulate"),
         stream=0,
     )
@@ -220,9 +247,6 @@ def test_targets_and_gram_may_be_left_out(positions: str) -> None:
     np.testing.assert_array_equal(without_gram.cross, whole.cross)
     alone = Batch(batch.tokens, None, batch.weights, positions)
     np.testing.assert_array_equal(alone.moments().gram, whole.gram)
-
-
-Change = Callable[[np.ndarray], np.ndarray]
 
 
 @pytest.mark.parametrize("positions", POSITIONS)

@@ -25,6 +25,8 @@ namespace {
 constexpr std::size_t warp_size = 32, shared_bytes = 48 << 10, shared_gap = 64;
 // Behind a block's shared memory: two tags for its barriers.
 constexpr std::size_t tag_bytes = 8, block_bytes = shared_bytes + 2 * tag_bytes;
+// Of blocks before: races between blocks of 256 threads are seen over 16 of them.
+constexpr std::size_t fibers_kept = 4096;
 constexpr int gap_byte = 0xff;  // doubles of such bytes are NaN
 
 enum class State { ready, at_barrier, in_warp_operation, done };
@@ -240,8 +242,10 @@ void launch(dim3 grid, dim3 size, cudaStream_t, const std::function<void()>& bod
     block.used = 0;
     block.allocations.clear();
     Team(size).run(order, random);
+    Fiber::forget_retired(fibers_kept);
   }
   Fiber::acquire(&block.end_tag);  // only now: blocks are not ordered among themselves
+  Fiber::forget_retired(0);
 }
 
 void* shared(std::size_t bytes, const char* file, int line) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <deque>
 #include <new>
 
 #if !defined(__x86_64__)
@@ -32,7 +33,7 @@ namespace emulator {
 
 namespace {
 
-constexpr std::size_t stack_bytes = 256 << 10;
+constexpr std::size_t stack_bytes = 64 << 10;
 
 #if defined(__x86_64__)
 // Saves what a call must preserve on the present stack, its pointer in *from, and goes on where `to` was left. glibc's own
@@ -93,6 +94,7 @@ void to_scheduler(void** pointer) { swapcontext(static_cast<ucontext_t*>(*pointe
 
 #ifdef EMULATOR_TSAN
 void* scheduler_name;
+std::deque<void*> retired;
 constexpr unsigned without_ordering = 1;
 #endif
 #ifdef EMULATOR_ASAN
@@ -162,7 +164,13 @@ void Fiber::entered() {
 
 void Fiber::retire() {
 #ifdef EMULATOR_TSAN
-  __tsan_destroy_fiber(sanitizer_);
+  retired.push_back(sanitizer_);
+#endif
+}
+
+void Fiber::forget_retired([[maybe_unused]] std::size_t kept) {
+#ifdef EMULATOR_TSAN
+  for (; retired.size() > kept; retired.pop_front()) __tsan_destroy_fiber(retired.front());
 #endif
 }
 
