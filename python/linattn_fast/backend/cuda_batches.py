@@ -110,7 +110,7 @@ def workspace(
         m=m,
         kept=kept,
     )
-    return cupy().empty(size, np.uint8)
+    return cupy().empty(max(size, 1), np.uint8)  # an empty array has no address
 
 
 def device_batches(
