@@ -148,6 +148,11 @@ def put(array: Any, like: object) -> Any:
         return cupy().asarray(array)
 
 
+def put_all(arrays: list[Any], like: object) -> list[Any]:
+    """The arrays where another object is; many of them at no cost where there is only the host."""
+    return [put(array, like) for array in arrays] if "cupy" in sys.modules else arrays
+
+
 def frozen(array: Any) -> Any:
     """The same array, read-only where numpy can make it so."""
     if isinstance(array, np.ndarray):

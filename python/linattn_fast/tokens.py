@@ -25,7 +25,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .device import brought_over, device_of, is_on_device, module_of, on_device, put, to_host
+from .device import brought_over, device_of, module_of, put, put_all, to_host
+from .floats import as_array, as_floats
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -149,47 +150,6 @@ def as_size(value: object, name: str, *, least: int = 1) -> int:
     return number
 
 
-def _as_array(value: object, name: str) -> Array:
-    try:
-        return np.asarray(value)
-    except Exception as error:  # the object's own conversion may raise anything
-        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
-
-
-def _as_floats(value: object, name: str) -> Array:
-    """Return the value as a float32 or float64 array that compiled code can read in place."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: masked arrays are not supported; fill or drop the masked entries")
-    value = brought_over(value, name)
-    with on_device(device_of(value)):
-        return _as_native_floats(value, name)
-
-
-def _as_native_floats(value: Any, name: str) -> Array:
-    array = value if is_on_device(value) else _as_array(value, name)
-    if array.dtype.kind in "iub":
-        return array.astype(np.float64)
-    if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
-        kind = type(value).__name__
-        raise TypeError(
-            f"{name}: dtype must be float32, float64 or an integer type; "
-            f"this {kind} cannot be read as an array of numbers"
-        )
-    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-        hint = "; convert it with .astype(numpy.float64)" if array.dtype.kind == "f" else ""
-        raise TypeError(
-            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}{hint}"
-        )
-    if is_on_device(array):  # compiled code reads C order there
-        contiguous: Array = module_of(array).ascontiguousarray(array)
-        return contiguous
-    array = array.view(np.ndarray)
-    uneven = any(stride % array.itemsize for stride in array.strides)
-    if not array.dtype.isnative or not array.flags.aligned or uneven:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array
-
-
 def _is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
     if not isinstance(value, list | tuple) or len(value) == 0:
@@ -202,8 +162,8 @@ def _is_ragged(value: object) -> bool:
 
 
 def _as_list(value: Any, name: str) -> tuple[Array, ...]:
-    arrays = [_as_floats(item, f"{name}[{i}]") for i, item in enumerate(value)]
-    arrays = [put(array, like=arrays[0]) for array in arrays]
+    arrays = [as_floats(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    arrays = put_all(arrays, like=arrays[0])
     for i, array in enumerate(arrays):
         if array.ndim != 2:
             raise ValueError(
@@ -228,7 +188,7 @@ def _alike(arrays: list[Array]) -> tuple[Array, ...]:
 
 def as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
     """Check where each of N sequences begins and ends among the rows of ``name``, (N + 1,)."""
-    array = _as_array(to_host(brought_over(offsets, "offsets")), "offsets")
+    array = as_array(to_host(brought_over(offsets, "offsets")), "offsets")
     if array.ndim != 1 or len(array) < 2 or array.dtype.kind not in "iu":
         raise ValueError(
             "offsets: a 1-D array of N + 1 integers is needed, "
@@ -286,13 +246,13 @@ def as_tokens(
     if isinstance(value, Tokens):
         tokens = value
     elif offsets is not None:
-        rows = _as_floats(value, name)
+        rows = as_floats(value, name)
         require_form(rows.shape, flat=True, name=name)
         tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
     elif _is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
-        array = _as_floats(value, name)
+        array = as_floats(value, name)
         require_form(array.shape, flat=False, name=name)
         tokens = Tokens(array)
     if d is not None and tokens.d != d:
@@ -308,7 +268,7 @@ def as_targets(
     An array with one axis less means d_out = 1.
     """
     if positions == "last":
-        given = put(_as_floats(y, "y"), like=tokens)
+        given = put(as_floats(y, "y"), like=tokens)
         array = given[:, None] if given.ndim == 1 else given
         if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
             raise ValueError(
@@ -344,7 +304,8 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 f"y: Z is a list of {len(tokens)} sequences, so a list of as many arrays "
                 "(n_i, d_out) is needed"
             )
-        arrays = [put(_as_floats(item, f"y[{i}]"), like=tokens) for i, item in enumerate(y)]
+        given = [as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        arrays = put_all(given, like=tokens)
         arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
         for i, (array, sequence) in enumerate(zip(arrays, tokens, strict=True)):
             if array.ndim != 2 or array.shape[1] == 0 or array.shape[1] != arrays[0].shape[-1]:
@@ -357,14 +318,14 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
         return Tokens(_alike(arrays))
-    given = put(_as_floats(y, "y"), like=tokens)
+    one = put(as_floats(y, "y"), like=tokens)
     shape = tokens.storage.shape[:-1]
-    array = given[..., None] if given.ndim == len(shape) else given
+    array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)
         raise ValueError(
             f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
-            f"got {given.shape}"
+            f"got {one.shape}"
         )
     return Tokens(array, tokens.offsets)
 
@@ -373,7 +334,7 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
     """Weights as a float64 array (n_sequences,), or None; a sequence's queries all have its own."""
     if sample_weight is None:
         return None
-    array = to_host(_as_floats(sample_weight, "sample_weight"))
+    array = to_host(as_floats(sample_weight, "sample_weight"))
     if array.shape != (n_sequences,):
         raise ValueError(
             f"sample_weight: one weight a sequence is needed, shape ({n_sequences},), "

@@ -140,7 +140,8 @@ class CudaBackend:
                     self._steps += 1
                     deepest = max(deepest, _summation_steps(batch, positions, chosen))
                 _accumulate(batch, sums, positions, chosen, with_gram and by_kernels)
-                smallest = xp.minimum(smallest, _smallest_size(batch.tokens))
+                if with_gram:
+                    smallest = xp.minimum(smallest, _smallest_size(batch.tokens))
                 done += batch.n_rows if positions != "last" else batch.n_sequences
                 if progress is not None:
                     progress(done)
