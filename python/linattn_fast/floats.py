@@ -11,6 +11,7 @@ from .device import brought_over, device_of, is_on_device, module_of, on_device
 
 
 def as_array(value: object, name: str) -> npt.NDArray[Any]:
+    """Return the value as a numpy array."""
     try:
         return np.asarray(value)
     except Exception as error:  # the object's own conversion may raise anything

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from scipy.linalg import qr, svd
@@ -22,6 +22,7 @@ from .device import (
     brought_over,
     device_of,
     frozen,
+    is_on_device,
     module_of,
     on_device,
     on_own_device,
@@ -29,6 +30,7 @@ from .device import (
     to_host,
 )
 from .features import head_coefficients
+from .floats import as_array
 from .memory import require_memory
 from .non_finite import non_finite_error
 from .solve import EPS
@@ -46,10 +48,7 @@ def as_matrix(value: object, name: str, ndim: int) -> Floats:
 
 def _as_matrix(value: object, name: str, ndim: int) -> Floats:
     xp = module_of(value)
-    try:
-        array = xp.asarray(value)
-    except Exception as error:  # the object's own conversion may raise anything
-        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
+    array: Any = value if is_on_device(value) else as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
     if array.ndim != ndim:
