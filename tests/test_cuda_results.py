@@ -14,6 +14,7 @@ from conftest import EPS, assert_moments_agree, home, plant, random_targets
 from fake_cupy import State
 
 import linattn_fast as la
+from linattn_fast import device_algebra, host_algebra
 from linattn_fast.backend import cuda_blas, cuda_extension, get_backend
 from linattn_fast.backend.reference import NumpyBackend
 from linattn_fast.device import to_host
@@ -351,3 +352,23 @@ def test_weak_cards_fit_the_same_layer(device, rng):
     mixed, _ = fits(device, Z, y, heads=None, precision="mixed")
     assert_same_layer(mixed, expected)
     assert mixed.certificate.lower_bound == 0
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 40])
+@pytest.mark.parametrize("condition", [1.0, 1e3, 1e12])
+def test_the_condition_number_is_estimated_as_lapack_does(gpu, rng, p, condition):
+    vectors = np.linalg.qr(rng.standard_normal((p, p)))[0]
+    matrix = (vectors * np.geomspace(1.0, 1 / condition, p)) @ vectors.T
+    norm = float(np.abs(matrix).sum(axis=0).max())
+    factor = np.linalg.cholesky(matrix)
+    found = device_algebra.reciprocal_condition(gpu.asarray(factor), norm)
+    expected = host_algebra.reciprocal_condition(np.asfortranarray(factor), norm)
+    # Both are 1 / (norm ||A^-1||) or a little more, from the same sequence of vectors
+    assert found == pytest.approx(expected, rel=1e-6)
+    exact = 1 / (norm * np.abs(np.linalg.inv(matrix)).sum(axis=0).max())
+    assert exact * (1 - 1e-3) <= found <= 3 * exact
+
+
+def test_a_matrix_that_is_not_positive_has_no_factor(gpu):
+    assert device_algebra.cholesky(gpu.asarray(-np.eye(3)))[1] == -1
+    assert device_algebra.cholesky(gpu.asarray(np.eye(3)))[1] == 0
