@@ -160,7 +160,7 @@ def first_non_finite(tokens, offsets, index, stream) -> None:
 
 
 def kept_bytes(positions, n_sequences, n_rows, d, n_pairs, n_queries) -> int:
-    return 8 * (n_rows + n_sequences)
+    return 64 * (n_rows + n_sequences)  # more than the tokens
 
 
 def _fingerprint(batch: _Batch) -> float:

@@ -95,6 +95,26 @@ else:
     assert outcome.returncode == 0, outcome.stderr
 
 
+def test_without_the_cuda_extension_the_listing_says_why():
+    outcome = run_python(
+        """
+import sys
+sys.modules["linattn_fast._cuda"] = None  # makes the import fail, as a missing file would
+import linattn_fast as la
+info = la.backends()[2]
+assert not info.compiled and not info.available
+assert info.reason.startswith("built without CUDA: nvcc was not found"), info.reason
+try:
+    la.fit([[[1.0]]], [1.0], backend="cuda")
+except ValueError as error:
+    assert str(error).startswith("backend: 'cuda' is not available: built without CUDA")
+else:
+    raise AssertionError("no error")
+"""
+    )
+    assert outcome.returncode == 0, outcome.stderr
+
+
 def accumulate(
     module, tokens, offsets=None, *, targets=None, weights=None, positions="last",
     precision="float64", threads=1,

@@ -209,6 +209,9 @@ def test_singular_problems_have_the_solution_of_least_norm(device, rng, solver):
     found, expected = fits(device, Z, rng.standard_normal((80, 2)), solver=solver, heads=None)
     np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-6, atol=1e-9)
     assert found.certificate.verdict == expected.certificate.verdict != "identifiable"
+    one_hot = np.eye(3)[rng.integers(0, 3, (90, 4))]
+    found, expected = fits(device, one_hot, rng.standard_normal(90), solver=solver, heads=None)
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-6, atol=1e-9)
     nothing, zero = fits(device, np.zeros((30, 2, 2)), np.ones(30), heads=None, solver=solver)
     assert not nothing.coefficients.any()
     assert not zero.coefficients.any()
@@ -223,8 +226,14 @@ def test_blocks_of_queries_that_never_meet_are_solved_one_by_one(device, rng):
         assert "in 3 blocks" in found.info.reason
         assert_same_layer(found, expected)
         assert found.certificate.verdict == expected.certificate.verdict
-    moments = la.Moments(3, 2, positions="all").update(device.asarray(Z), device.ones((90, 5, 2)))
-    assert moments.fit(heads=None).device == 0
+    apart = rng.standard_normal((90, 4, 3)) * np.eye(3)[rng.integers(0, 3, 90)][:, None]
+    y = rng.standard_normal((90, 4, 2))
+    found, expected = (
+        la.Moments(3, 2, positions="all", backend=name).update(apart, y).fit(heads=None).get()
+        for name in ("cuda", "numpy")
+    )
+    assert "in 3 blocks" in found.info.reason
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-9, atol=1e-12)
 
 
 def test_chosen_features_are_fitted(device, rng):

@@ -103,12 +103,17 @@ def test_host_data_of_conjugate_gradients_is_kept_on_the_device_where_it_fits(
 ):
     Z, y = rng.standard_normal((120, 4, 3)), rng.standard_normal((120, 2))
     expected = la.fit(Z, y, solver="pcg", backend="numpy")
-    for free, streamed in ((1 << 40, False), (4000, True)):
+    # Room for all; for the data (13 kB) but not for its samples beside it; for neither.
+    for free, streamed, kept in (
+        (1 << 40, False, True),
+        (31_000, False, False),
+        (4000, True, False),
+    ):
         fake_cupy.reset()
         fake_cupy.State.free = free
         fit = la.fit(Z, y, solver="pcg", backend="cuda")
         assert any(entry[0] == "copy" for entry in fake_cupy.log) == streamed
-        assert bool(launches("keep_samples")) == (not streamed)
+        assert bool(launches("keep_samples")) == kept
         np.testing.assert_allclose(fit.get().coefficients, expected.coefficients, rtol=1e-9)
 
 
