@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
+SOURCES := pyproject.toml CMakeLists.txt README.md \
+  $(shell find csrc python tests/cuda/emulator -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel clean
+.PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -40,9 +41,14 @@ count:
 wheel: $(VENV)/installed
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+# The wheel linattn-fast-cu13, with the CUDA module in it (needs nvcc).
+wheel-cuda: $(VENV)/installed
+	$(BIN)/python packaging/cuda_wheel.py
+
 # Built again whenever a source has changed; the CMake build folder is kept, so that only what changed is compiled.
+# The CUDA kernels are compiled for the tests' emulator as well.
 $(VENV)/installed: $(VENV)/created $(SOURCES)
-	$(BIN)/python -m pip install --quiet '.[dev]'
+	$(BIN)/python -m pip install --quiet '.[dev]' --config-settings=cmake.define.LINATTN_CUDA_EMULATED=ON
 	@touch $@
 
 $(VENV)/created:

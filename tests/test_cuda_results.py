@@ -7,6 +7,7 @@ tests; here it is what Python makes of them.
 
 import importlib.util
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,13 +33,19 @@ no_emulator = pytest.mark.skipif(
 def device(request, gpu, monkeypatch):
     """CuPy, with either kind of kernels."""
     if request.param == "emulated":
-        spec = importlib.util.find_spec(NAME)
-        if PATH is not None:
-            spec = importlib.util.spec_from_file_location("_cuda_emulated", PATH)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        monkeypatch.setattr(cuda_extension, "kernels", module)
+        monkeypatch.setattr(cuda_extension, "kernels", emulated_kernels())
     return gpu
+
+
+@cache
+def emulated_kernels():
+    """The module: the file that LINATTN_CUDA_EMULATED names, or the installed one."""
+    if PATH is None:
+        return importlib.import_module(NAME)
+    spec = importlib.util.spec_from_file_location("_cuda_emulated", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(params=["kernels", "cublas"])

@@ -25,8 +25,10 @@ endif()
 
 set(cuda_found OFF)
 if(NOT LINATTN_CUDA STREQUAL OFF)
+  set(cuda_oldest 0)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
+    set(cuda_oldest 12.8)  # to know them all
   endif()
   # Whether nvcc compiles, and whether its toolkit is whole: a partial one must not break an AUTO build.
   set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
@@ -34,14 +36,14 @@ if(NOT LINATTN_CUDA STREQUAL OFF)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     find_package(CUDAToolkit QUIET)
-    if(TARGET CUDA::cudart_static)
+    if(TARGET CUDA::cudart_static AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL cuda_oldest)
       set(cuda_found ON)
     endif()
   endif()
   unset(CMAKE_MESSAGE_LOG_LEVEL)
   if(LINATTN_CUDA STREQUAL ON AND NOT cuda_found)
-    message(FATAL_ERROR "LINATTN_CUDA=ON: no working nvcc with the static CUDA runtime was found; put nvcc on PATH, or "
-                        "name it in the environment variable CUDACXX")
+    message(FATAL_ERROR "LINATTN_CUDA=ON: no working nvcc with the static CUDA runtime was found (12.8 or later, unless "
+                        "CMAKE_CUDA_ARCHITECTURES is given); put nvcc on PATH, or name it in the environment variable CUDACXX")
   endif()
 endif()
 

@@ -134,6 +134,32 @@ def test_layers_are_those_of_the_reference(name: str, positions: str) -> None:
     close(batch.coefficients(C), REFERENCE.coefficients(C, batch.tokens, positions), terms(batch))
 
 
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_kernels_watched_for_races_are_right(positions: str) -> None:
+    """What runs under the thread sanitizer, for which the other cases take too long."""
+    rng = np.random.default_rng(13)
+    tokens = Tokens(rng.standard_normal((40, 4)), np.array([0, 1, 6, 40]))
+    rows = 3 if positions == "last" else 40
+    targets = Tokens(rng.standard_normal((rows, 2))[:, None])
+    if positions != "last":
+        targets = tokens.with_rows(targets.storage[:, 0])
+    batch = Batch(tokens, targets, np.array([1.0, 0.5, 2.0]), positions)
+    V, Q = rng.standard_normal((2, 2, 4)), rng.standard_normal((2, 4, 4))
+    C = rng.standard_normal((2, 40))
+    expected = operator(batch)
+    for given, wanted in (
+        (batch.moments(), reference_moments(batch)),
+        (batch.kronecker_factors(), expected.kronecker_factors()),
+        (batch.normal(C), expected.normal(C)),
+        (batch.gradient(C, batch.kept()), expected.gradient(C)),
+        ((batch.heads(V, Q),), (REFERENCE.heads(V, Q, tokens, positions),)),
+        ((batch.coefficients(C),), (REFERENCE.coefficients(C, tokens, positions),)),
+        ((np.array(batch.first_non_finite()),), (np.array(-1),)),
+    ):
+        for ours, theirs in zip(given, wanted, strict=True):
+            close(ours, theirs, terms(batch))
+
+
 @pytest.mark.skipif(SANITIZED, reason="no other access than in fewer samples, and slow")
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_samples_of_two_chunks_are_added_up(positions: str) -> None:
