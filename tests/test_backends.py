@@ -5,6 +5,7 @@ import pytest
 from conftest import needs_cpu, run_python
 
 import linattn_fast as la
+from linattn_fast import distribution
 from linattn_fast.backend import cpu, cuda
 
 
@@ -113,6 +114,19 @@ else:
 """
     )
     assert outcome.returncode == 0, outcome.stderr
+
+
+def test_the_version_is_that_of_whichever_wheel_is_installed(monkeypatch):
+    def version(name):
+        if name != "linattn-fast-cu13":
+            raise distribution.PackageNotFoundError(name)
+        return "1.2"
+
+    assert distribution.installed() == (distribution.NAME, la.__version__)
+    monkeypatch.setattr(distribution, "version", version)
+    assert distribution.installed() == ("linattn-fast-cu13", "1.2")
+    monkeypatch.setattr(distribution, "_NAMES", ("linattn-fast",))
+    assert distribution.installed() == ("linattn-fast", "0+unknown")
 
 
 def accumulate(

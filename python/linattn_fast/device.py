@@ -22,7 +22,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-INSTALL = "pip install 'linattn-fast[cuda13]'"
+from .distribution import NAME
+
+INSTALL = f"pip install '{NAME}[cuda13]'"
 
 _CUDA_MEMORY = (2, 13)
 """Device types of DLPack: CUDA memory, and managed memory."""
