@@ -59,8 +59,8 @@ print((peak() - before) * 1024)
     )
 
 
-def flop_rate(positions: str, d: int, N: int, n: int, flops: float, repeats: int) -> float:
-    """``flops`` over the seconds of one accumulation, as a fraction of the multiply-add peak.
+def flop_rate(setting: str, run: str, flops: float, repeats: int) -> float:
+    """``flops`` over the seconds of ``run``, as a fraction of the multiply-add peak.
 
     Both are medians of runs in turns, in a fresh process: no other library's threads disturb.
     """
@@ -69,12 +69,12 @@ def flop_rate(positions: str, d: int, N: int, n: int, flops: float, repeats: int
 import statistics, time
 import numpy as np, linattn_fast as la
 from linattn_fast import _cpu
-Z = np.random.default_rng({d}).standard_normal(({N}, {n}, {d}))
+{setting}
 seconds, peaks = [], []
 for _ in range({repeats} + 1):
     peaks.append(_cpu.multiply_add_rate(la.get_num_threads()))
     start = time.perf_counter()
-    la.Moments({d}, 0, positions={positions!r}, backend="cpu").update(Z)
+    {run}
     seconds.append(time.perf_counter() - start)
 print({flops} / statistics.median(seconds[1:]) / statistics.median(peaks[1:]))
 """)

@@ -38,7 +38,7 @@ class Row:
     ours_seconds: float
     theirs_seconds: float
     peak_fraction: float | None = None
-    """Flops of the compact Gram over the measured multiply-add peak."""
+    """Flops of the compact Gram, or of the layer, over the measured multiply-add peak."""
     memory: int | None = None
     """Bytes beyond the input."""
 
@@ -75,13 +75,28 @@ def compare(
         check(gram, competitors.symmetric_part(answer, d) if name.startswith("literal") else answer)
     runs = [lambda: accumulate(Z, positions), *(partial(other, Z) for other in others.values())]
     ours, *theirs = alternate(runs, REPEATS)
-    fraction = flop_rate(positions, d, N, n, gram_flops(positions, d, N, n), REPEATS)
+    fraction = flop_rate(
+        f"Z = np.random.default_rng({d}).standard_normal({Z.shape})",
+        f"la.Moments({d}, 0, positions={positions!r}, backend='cpu').update(Z)",
+        gram_flops(positions, d, N, n),
+        REPEATS,
+    )
     memory = extra_memory(positions, d, N, n)
     scenario = f"{positions}, d = {d}, n = {n}, N = {N:,}"
     return [
         Row(scenario, name, ours, seconds, fraction, memory)
         for name, seconds in zip(others, theirs, strict=True)
     ]
+
+
+def layer_flops(positions: str, d: int, N: int, n: int, H: int) -> int:
+    """Of y = sum_h V_h S Q_h z with one output: the fewest of the ways in csrc/core/layer.cpp."""
+    q = d * (d + 1) // 2
+    if positions == "causal":
+        return 2 * N * n * (H * (d * d + 2 * d) + d)
+    if positions == "all":
+        return 2 * N * (n * q + min(2 * H * d * d, d * q) + n * d)
+    return 2 * N * (n * q + min(H * (2 * d * d + d), d * q + d))
 
 
 def predict(positions: str, d: int, N: int, n: int, H: int = 4) -> list[Row]:
@@ -96,8 +111,16 @@ def predict(positions: str, d: int, N: int, n: int, H: int = 4) -> list[Row]:
     found, expected = heads(Z, positions), others["expert numpy"]()
     assert np.abs(found - expected).max() < 1e-11 * np.abs(expected).max()
     ours, *theirs = alternate([lambda: heads(Z, positions), *others.values()], REPEATS)
+    fraction = flop_rate(
+        f"rng = np.random.default_rng({d}); Z = rng.standard_normal({Z.shape});"
+        f"V, Q = rng.standard_normal({heads.V.shape}), rng.standard_normal({heads.Q.shape});"
+        "heads = la.Heads(V, Q)",
+        f"heads(Z, {positions!r})",
+        layer_flops(positions, d, N, n, H),
+        REPEATS,
+    )
     scenario = f"apply {H} heads, {positions}, d = {d}, n = {n}, N = {N:,}"
-    return [Row(scenario, name, ours, t) for name, t in zip(others, theirs, strict=True)]
+    return [Row(scenario, name, ours, t, fraction) for name, t in zip(others, theirs, strict=True)]
 
 
 def against_ourselves(d: int = 16, N: int = 8_000, n: int = 32) -> list[Row]:

@@ -138,9 +138,9 @@ def test_nearly_dependent_tokens_go_from_identifiable_to_not(rng):
 def test_many_small_updates_do_not_make_singular_data_look_identifiable(seed):
     pool = np.random.default_rng(seed).random((5, 3, 2)) + 0.5  # 5 samples, 6 features
     moments = la.Moments(2, 0, backend="numpy")
-    batch = moments._of_batch(as_tokens(pool), None, None, None)
+    batch = moments.totals_of(as_tokens(pool), None, None, None)
     for _ in range(30_000):
-        moments.add_sums(*batch)
+        moments.add(batch)
     assert moments.n_samples == 150_000
     assert la.certify(moments).verdict != "identifiable"
 

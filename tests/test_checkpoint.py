@@ -155,6 +155,56 @@ moments.save(sys.argv[2])
 """
 
 
+DIES = """
+import os, signal, sys
+import numpy as np
+step, countdown = sys.argv[3], [int(sys.argv[4])]
+def dying(call):
+    def wrapped(*given, **named):
+        countdown[0] -= 1
+        if countdown[0] == 0 and step.startswith("before"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if countdown[0] == 0 and step.startswith("within"):  # half of the bytes reach the disk
+            given[0].write(b"PK" * 5000)
+            given[0].flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*given, **named)
+        if countdown[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return wrapped
+place, name = {"savez": (np, "savez"), "fsync": (os, "fsync"), "replace": (os, "replace")}[
+    step.split()[1]
+]
+setattr(place, name, dying(getattr(place, name)))
+"""
+
+
+@pytest.mark.skipif("LINATTN_SANITIZED" in os.environ, reason="many slow starts, nothing compiled")
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        ("within savez", True),
+        ("before fsync", True),
+        ("before replace", True),
+        ("after replace", False),
+    ],
+)
+def test_killed_at_any_step_of_saving_the_file_is_the_last_one_or_the_new_one(tmp_path, step, lost):
+    """SIGKILL in the fifth save: the fourth checkpoint is left, or the fifth; nothing between."""
+    checkpoint, result = tmp_path / "checkpoint.npz", tmp_path / "moments.npz"
+    short = PROGRAM.replace("range(60)", "range(8)").replace("(300, 6, 10)", "(300, 6, 4)")
+    short = short.replace("la.Moments(10, 1)", "la.Moments(4, 1)")
+    plain = short.replace(", checkpoint=sys.argv[1], checkpoint_every=0", "")
+    program = [sys.executable, "-c", DIES + short, checkpoint, result, step, "5"]
+    killed = subprocess.run(program, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert la.Moments.load(checkpoint).n_samples == 300 * (4 if lost else 5)
+    subprocess.run([sys.executable, "-c", short, checkpoint, result], check=True)
+    subprocess.run([sys.executable, "-c", plain, "", tmp_path / "expected.npz"], check=True)
+    same_bits(la.Moments.load(result), la.Moments.load(tmp_path / "expected.npz"))
+
+
 @pytest.mark.skipif("LINATTN_SANITIZED" in os.environ, reason="many slow starts, nothing compiled")
 def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_leads_to_the_same_bits(tmp_path):
     """Killed again and again while it saves as often as it can; every file found is whole."""

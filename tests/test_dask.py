@@ -14,12 +14,14 @@ from conftest import EPS, plant
 
 import linattn_fast as la
 from linattn_fast.dask_parts import Kind, Part
+from linattn_fast.query_groups import query_groups
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
 db = pytest.importorskip("dask.bag")
 lad = pytest.importorskip("linattn_fast.dask")
+sizeof = pytest.importorskip("dask.sizeof").sizeof
 
 pytestmark = [
     # Warnings of the cluster's own machinery are not ours to fail for.
@@ -117,6 +119,19 @@ def test_fits_of_a_cluster_are_those_of_one_process(client, positions, form, sol
     assert fit.info.refinements
 
 
+def test_an_accuracy_can_be_asked_for_on_a_cluster(client):
+    arguments, named = forms("last")["array"]
+    rough, fine = (
+        lad.fit(*arguments, solver=la.Pcg(tol), heads=None, certify=False, **named)
+        for tol in (1e-3, 1e-9)
+    )
+    assert rough.info.iterations < fine.info.iterations
+    Z, y, w = data("last")
+    expected = la.fit(Z, y, sample_weight=w, heads=None).coefficients
+    # The accuracy is an estimate: ten times is allowed for.
+    assert np.linalg.norm(fine.coefficients - expected) <= 1e-8 * np.linalg.norm(expected)
+
+
 def assert_same_fit(fit, expected):
     size = np.linalg.norm(expected.coefficients)
     distance = np.linalg.norm(fit.coefficients - expected.coefficients)
@@ -140,7 +155,7 @@ def test_parts_survive_a_journey_that_leaves_arrays_unaligned():
     kind = Kind("last", None, "auto", "float64", 1)
     part = Part([(Z, y, w)], 0, kind)
     C = np.ones((2, 18))
-    expected = part.apply("gradient", C)
+    expected = part.gradient(C)
     buffers = []
     message = pickle.dumps((part, C), protocol=5, buffer_callback=buffers.append)
     assert len(message) < 10_000 < Z.nbytes
@@ -148,9 +163,78 @@ def test_parts_survive_a_journey_that_leaves_arrays_unaligned():
     moved, C = pickle.loads(message, buffers=odd)
     assert not moved._given[0].Z.flags.aligned
     assert not C.flags.aligned
-    for a, b in zip(moved.apply("gradient", C), expected, strict=True):
+    for a, b in zip(moved.gradient(C), expected, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(moved.moments().sums.gram, part.moments().sums.gram)
+
+
+def ragged_batch(positions, i):
+    """A batch of sequences of different lengths, as a list or, with offsets, flat."""
+    rng = np.random.default_rng([7, i])
+    lengths = rng.integers(1, 9, 80)
+    Z = [rng.standard_normal((n, 3)) for n in lengths]
+    y = [rng.standard_normal((1 if positions == "last" else n, 2)) for n in lengths]
+    weights = rng.random(80)
+    if i % 2:
+        return (Z, np.concatenate(y) if positions == "last" else y, weights)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return {
+        "Z": np.concatenate(Z),
+        "y": np.concatenate(y),
+        "offsets": offsets,
+        "sample_weight": weights,
+    }
+
+
+@pytest.mark.parametrize("solver", ["auto", "pcg"])
+def test_ragged_batches_on_a_cluster_are_those_of_one_process(client, positions, solver):
+    parts = [ragged_batch(positions, i) for i in range(5)]
+    bag = db.from_sequence(range(5), npartitions=2).map(partial(ragged_batch, positions))
+    delayed = [dask.delayed(ragged_batch)(positions, i) for i in range(5)]
+    expected = la.fit(parts, positions=positions, heads=None, certify=False)
+    given = bag if solver == "auto" else delayed
+    fit = lad.fit(given, positions=positions, solver=solver, heads=None, certify=False)
+    assert_same_fit(fit, expected)
+
+
+def one_hot_batch(i):
+    """Tokens whose coordinates 0-1, 2 and 3 never query together, and whose last is unused."""
+    rng = np.random.default_rng([9, i])
+    Z = np.zeros((300, 6, 5))
+    Z[:, :-1, :4] = rng.standard_normal((300, 5, 4))
+    groups = [[0, 1], [2], [3]]
+    for n in range(300):
+        group = groups[rng.integers(3)]
+        Z[n, -1, group] = rng.standard_normal(len(group))
+    return Z, rng.standard_normal((300, 2))
+
+
+@pytest.mark.parametrize("solver", ["auto", "cholesky", "pcg"])
+def test_queries_that_never_meet_are_found_across_the_parts_of_a_cluster(client, solver):
+    """With features that the data ever has; the Gram is solved in blocks."""
+    parts = [one_hot_batch(i) for i in range(4)]
+    active = la.Features.active(np.concatenate([Z for Z, _ in parts]))
+    assert (active.n_pairs, active.n_queries) == (10, 4)
+    delayed = [dask.delayed(one_hot_batch)(i) for i in range(4)]
+    moments = lad.moments(delayed, features=active)
+    assert [group.tolist() for group in query_groups(moments)] == [[0, 1], [2], [3]]
+    expected = la.fit(parts, features=active, heads=None)
+    fit = lad.fit(delayed, features=active, solver=solver, heads=None)
+    assert_same_fit(fit, expected)
+    assert fit.coefficients.shape == (2, 40)
+    if solver == "pcg":
+        with pytest.raises(ValueError, match="^certificate: .*la.certify"):
+            fit.certificate.covers(parts[0][0])
+        assert la.certify(moments).covers(parts[0][0]).all()
+    else:
+        assert "in 3 blocks" in fit.info.reason
+        assert fit.certificate.verdict == expected.certificate.verdict == "identifiable"
+        assert fit.certificate.covers(parts[0][0]).all()
+
+
+def test_dask_knows_how_large_moments_are():
+    moments = la.Moments(6, 1).update(np.ones((2, 3, 6)), np.ones(2))
+    assert moments.nbytes <= sizeof(moments) <= moments.nbytes + 1000
 
 
 # ------------------------------------------------------------------------------------ lost workers
@@ -186,13 +270,13 @@ def test_a_worker_killed_between_two_passes_changes_nothing(client, monkeypatch,
     expected = lad.fit(batches, solver=solver, heads=None, certify=False)
     killed, total = [], lad._Cluster.total
 
-    def kill_first(self, add, method, *arguments):
-        if method == "apply" and arguments[0] == "gradient" and not killed:
+    def kill_first(self, add, method, *arrays):
+        if method == "gradient" and not killed:
             holders = {w for where in client.who_has().values() for w in where}
             pids = client.run(os.getpid, workers=sorted(holders)[:1])
             killed.extend(pids.values())
             os.kill(killed[0], signal.SIGKILL)
-        return total(self, add, method, *arguments)
+        return total(self, add, method, *arrays)
 
     monkeypatch.setattr(lad._Cluster, "total", kill_first)
     fit = lad.fit(batches, solver=solver, heads=None, certify=False)
@@ -211,7 +295,7 @@ def test_only_coefficients_travel_between_passes(client, monkeypatch):
         return sum(counts.values())
 
     def measured(self, *arguments):
-        if arguments[1] == "apply" and not sizes:
+        if arguments[1] == "kronecker_factors":
             moved.append(among_workers())
         found = total(self, *arguments)
         parts = arguments[2:] + (tuple(found) if isinstance(found, tuple) else (found,))

@@ -492,6 +492,45 @@ def test_streams_of_fewer_samples_than_features(tmp_path, rng, form, small_batch
     assert fit.certificate.rank == 100
 
 
+@pytest.mark.parametrize("form", ["memmap", "iterable", "list"])
+def test_what_the_dual_loads_counts_as_memory_and_is_told(tmp_path, rng, form, small_batches):
+    Z, y = rng.standard_normal((100, 300, 6)), rng.standard_normal((100, 2))
+    stream = [(Z[i : i + 20], y[i : i + 20]) for i in range(0, 100, 20)]
+
+    class Again:
+        def __iter__(self):
+            return iter(stream)
+
+    given = {"memmap": (on_disk(tmp_path, "Z", Z), y), "iterable": (Again(),), "list": (stream,)}
+    settings = {"heads": None, "certify": False}
+    fit = la.fit(*given[form], solver="dual", **settings)
+    assert "all samples of the stream loaded into memory" in fit.info.reason
+    limit = la.estimate_memory(6, 2, n_samples=100)["qr"]
+    assert la.estimate_memory(6, 2, n_samples=100)["dual"] < limit < Z.nbytes
+    if form == "list":  # at hand already
+        limited = la.fit(*given[form], solver="dual", memory_limit=limit, **settings)
+        np.testing.assert_array_equal(limited.coefficients, fit.coefficients)
+        return
+    with pytest.raises(MemoryError, match="^Z: the stream, .* needs .* MB, memory_limit is"):
+        la.fit(*given[form], solver="dual", memory_limit=limit, **settings)
+    if form == "memmap":  # whose size is known, so another solver is taken
+        other = la.fit(*given[form], memory_limit=limit, **settings)
+        assert other.info.solver != "dual"
+        np.testing.assert_allclose(other.coefficients, fit.coefficients, atol=1e-8)
+
+
+def test_a_certificate_estimated_on_a_stream_says_what_can_answer_for_single_inputs(rng):
+    Z, y = rng.standard_normal((300, 5, 3)), rng.standard_normal(300)
+    stream = [(Z[:100], y[:100]), (Z[100:], y[100:])]
+    certificate = la.fit(stream, solver="pcg", heads=None).certificate
+    message = "^certificate: .*solver='pcg' on a stream or a cluster; make it with la.certify"
+    for ask in (certificate.covers, certificate.leverage):
+        with pytest.raises(ValueError, match=message):
+            ask(Z[:2])
+    moments = la.Moments(3, 1).update(stream)
+    assert la.certify(moments).covers(Z[:2]).all()
+
+
 def test_small_stored_arrays_give_the_bits_of_arrays(tmp_path, rng, positions):
     Z, y, _ = planted(rng, positions)
     expected = la.fit(Z, y, positions=positions)

@@ -1,4 +1,4 @@
-#include "../core/layer.hpp"
+#include "../core/evaluation.hpp"
 
 #include <pybind11/stl.h>
 

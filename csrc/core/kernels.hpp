@@ -74,10 +74,6 @@ struct Kernels {
   void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
                            double* energy, std::int64_t stride);
 
-  // s[(j,k)] += sum over tokens t of z_t[j] * z_t[k], lane by lane; tokens as gather leaves them, stride = width.
-  void (*second_moment)(const double* tokens, std::int64_t length, std::int64_t d, std::int64_t width, double* s,
-                        std::int64_t stride);
-
   // s[(j,k)][i] = sum over columns first .. i of z[j] * z[k]; z and s have rows of `stride`.
   void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
                          double* s);
@@ -92,7 +88,10 @@ struct Kernels {
   ProductKernels<double> float64;
   ProductKernels<float> float32;
 
-  // out (rows x samples) = matrix (rows x pairs) times s (pairs x samples), which is packed in panels of tile_columns.
+  // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as `lanes` rounds them up to.
+  void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
+                      double* out);
+  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
   void (*apply_packed)(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
                        std::int64_t samples, double* out);
   // out = matrix (rows x columns) times in, for each of `width` samples.
@@ -104,6 +103,15 @@ struct Kernels {
   // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
   void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
                    double* out);
+  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing done,
+  // where another way is faster.
+  bool (*answer_sequence)(const Sequence& sequence, Scalar scalar, std::int64_t d, const double* map,
+                          std::int64_t stride, std::int64_t d_out, double* y);
+  // s[(j,k)] += z[j] z[k], for each of `width` samples.
+  void (*add_token)(const double* z, std::int64_t d, std::int64_t width, double* s);
+  // out[a columns + l] += sum over heads of left[h rows + a] right[h columns + l], rows of samples.
+  void (*add_outer)(const double* left, const double* right, std::int64_t heads, std::int64_t rows,
+                    std::int64_t columns, std::int64_t width, double* out);
 
   // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);

@@ -1,4 +1,4 @@
-// The layer y = sum_h V_h S Q_h z, applied to batches of sequences: from heads or from coefficients.
+// The layer y = sum_h V_h S Q_h z, from heads or from coefficients.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,6 @@
 
 #include "buffer.hpp"
 #include "kernels.hpp"
-#include "moments.hpp"
-#include "positions.hpp"
-#include "tokens.hpp"
 
 namespace linattn {
 
@@ -19,8 +16,14 @@ class Layer {
   virtual ~Layer() = default;
   // Fixes S: s (q x width), for about so many queries.
   virtual void attend(const double* s, std::int64_t width, std::int64_t queries) = 0;
+  // M (d_out d x width) with y = M z after attend(), or null where it was not formed.
+  virtual const double* map() const = 0;
   // y (d_out x width) for queries z (d x width).
   virtual void query(const double* z, std::int64_t width, double* y) = 0;
+
+  // For sequences that grow: forgets what was, then y for query z_t and S = sum over s <= t of z_s z_s', token by token.
+  virtual void start(std::int64_t width) = 0;
+  virtual void follow(const double* z, std::int64_t width, double* y) = 0;
 };
 
 using LayerFactory = std::function<std::unique_ptr<Layer>()>;
@@ -32,15 +35,5 @@ LayerFactory layer_from_heads(const Kernels& kernels, const double* v, const dou
 // coefficients (d_out, p), feature index = pair * d + l.
 LayerFactory layer_from_coefficients(const Kernels& kernels, const double* coefficients, std::int64_t d_out,
                                      std::int64_t d);
-
-// out: (N, d_out) for last, (rows, d_out) for all and causal. Throws NonFinite.
-void evaluate(const Kernels& kernels, const LayerFactory& layer, const TokenBatch& tokens, Positions positions,
-              std::int64_t d_out, int threads, const Monitor& monitor, double* out);
-
-// sequences (N, start + steps, d) with the first `start` tokens given: appends the layer's output as the next token,
-// `steps` times. With scale > 0 every output is rounded to a multiple of 1 / scale.
-void generate(const Kernels& kernels, const LayerFactory& layer, double* sequences, std::int64_t count,
-              std::int64_t start, std::int64_t steps, std::int64_t d, double scale, int threads,
-              const Monitor& monitor);
 
 }  // namespace linattn

@@ -252,7 +252,7 @@ void BlockFiller::complete(SampleBlock& block, const double* carry) {
       require_finite_rows(block.z.data(), block_stride, data_.d(), block.samples);
     } else {
       for (const std::int64_t end : block.sequence_ends) {
-        require_finite_diagonal(block.s.data(), block_stride, data_.d(), end - 1);
+        require_finite_diagonal(block.s.data() + end - 1, block_stride, data_.d(), 1);
       }
     }
   }

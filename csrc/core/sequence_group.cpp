@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "../kernels/block_sizes.hpp"
+#include "finite.hpp"
 #include "index.hpp"
 
 namespace linattn {
@@ -26,17 +27,13 @@ void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequen
 
 void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns) {
   for (std::int64_t row = 0; row < count; ++row) {
-    double zero = 0.0;
-    for (std::int64_t i = 0; i < columns; ++i) zero += 0.0 * rows[row * stride + i];
-    if (!std::isfinite(zero)) throw NonFinite("tokens are not finite");
+    if (!all_finite(rows + row * stride, columns)) throw NonFinite("tokens are not finite");
   }
 }
 
-void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t column) {
-  for (std::int64_t j = 0; j < d; ++j) {
-    // A sum of squares: once it is infinite or NaN it stays so.
-    if (!std::isfinite(s[pair_index(j, j, d) * stride + column])) throw NonFinite("tokens are not finite");
-  }
+void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t columns) {
+  // Sums of squares: once one is infinite or NaN it stays so.
+  for (std::int64_t j = 0; j < d; ++j) require_finite_rows(s + pair_index(j, j, d) * stride, stride, 1, columns);
 }
 
 SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
@@ -51,16 +48,14 @@ SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, c
 void SequenceGroup::select(std::int64_t first, std::int64_t count) {
   first_ = first;
   count_ = count;
-  longest_ = 0;
-  sequences_.clear();
-  target_sequences_.clear();
-  for (std::int64_t i = first; i < first + count; ++i) {
-    sequences_.push_back(tokens_[i]);
-    if (targets_ != nullptr) target_sequences_.push_back((*targets_)[i]);
-    longest_ = std::max(longest_, sequences_.back().length);
-  }
   const std::int64_t known = std::min(first + count + kernels_.lanes, tokens_.count());
-  for (std::int64_t i = first + count; i < known; ++i) sequences_.push_back(tokens_[i]);
+  sequences_.resize(static_cast<std::size_t>(known - first));
+  tokens_.copy(first, known, sequences_.data());
+  longest_ = 0;
+  for (std::int64_t i = 0; i < count; ++i) longest_ = std::max(longest_, (*this)[i].length);
+  if (targets_ == nullptr) return;
+  target_sequences_.resize(static_cast<std::size_t>(count));
+  targets_->copy(first, first + count, target_sequences_.data());
 }
 
 SequenceGroup::Tokens SequenceGroup::tokens_from(std::int64_t t) {
@@ -97,14 +92,13 @@ void SequenceGroup::moments_with_targets(double* s, double* maps, double* energy
 void SequenceGroup::require_finite(const double* s, std::int64_t stride) const {
   const auto chosen = static_cast<std::int64_t>(chosen_pairs_.size());
   if (chosen > 0) return require_finite_rows(s, stride, chosen + 1, count());
-  for (std::int64_t i = 0; i < count(); ++i) require_finite_diagonal(s, stride, tokens_.width(), i);
+  require_finite_diagonal(s, stride, tokens_.width(), count());
 }
 
 void SequenceGroup::last_tokens(double* z, std::int64_t stride) {
-  last_rows_.clear();
+  last_rows_.resize(static_cast<std::size_t>(count_));
   for (std::int64_t i = 0; i < count_; ++i) {
-    const Sequence& sequence = sequences_[static_cast<std::size_t>(i)];
-    last_rows_.push_back(tokens_.row(sequence, sequence.length - 1));
+    last_rows_[static_cast<std::size_t>(i)] = tokens_.row((*this)[i], (*this)[i].length - 1);
   }
   gather_rows(kernels_, tokens_.scalar(), last_rows_, tokens_.width(), z, stride);
 }

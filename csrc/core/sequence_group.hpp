@@ -24,8 +24,8 @@ inline std::int64_t padded(std::int64_t count) {
 // Throws NonFinite unless `count` rows are finite in their first `columns` columns.
 void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns);
 
-// Throws NonFinite unless column `column` of the diagonal of S, and with it every token, is finite.
-void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t column);
+// Throws NonFinite unless the first `columns` columns of the diagonal of S, and with them every token, are finite.
+void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t columns);
 
 // out[j][i] = coordinate j of rows[i], each a sequence of length one; `out` has rows of `stride`.
 void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,

@@ -55,6 +55,17 @@ class TokenBatch {
     return {advance(i * sequence_stride_), first_.length, first_.row_stride, first_.column_stride};
   }
 
+  // Sequences first .. last, one after the other.
+  void copy(std::int64_t first, std::int64_t last, Sequence* out) const {
+    if (sequences_.empty() && offsets_ == nullptr) {  // most batches are dense, and short sequences many
+      for (std::int64_t i = first; i < last; ++i) {
+        *out++ = {advance(i * sequence_stride_), first_.length, first_.row_stride, first_.column_stride};
+      }
+    } else {
+      for (std::int64_t i = first; i < last; ++i) *out++ = (*this)[i];
+    }
+  }
+
   // Row of sequence i's first token when all sequences are laid end to end.
   std::int64_t row_start(std::int64_t i) const {
     if (!sequences_.empty()) return row_starts_[static_cast<std::size_t>(i)];

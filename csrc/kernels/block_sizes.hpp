@@ -16,12 +16,15 @@
 #include <cstdint>
 
 #if defined(__AVX512F__) || defined(LINATTN_WIDE_TILES)
+#define LINATTN_REGISTERS 32
 #define LINATTN_TILE_VECTORS 3
 #define LINATTN_TILE_COLUMNS 8
 #elif defined(__aarch64__)
+#define LINATTN_REGISTERS 32
 #define LINATTN_TILE_VECTORS 4
 #define LINATTN_TILE_COLUMNS 6
 #else
+#define LINATTN_REGISTERS 16
 #define LINATTN_TILE_VECTORS 2
 #define LINATTN_TILE_COLUMNS 6
 #endif

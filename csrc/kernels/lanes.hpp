@@ -6,10 +6,12 @@ constexpr std::int64_t lanes = LINATTN_VECTOR_BYTES / 8;
 
 typedef double Lanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
 typedef double UnalignedLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES), aligned(8)));
+typedef double HalfLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2)));
 typedef double UnalignedHalf __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(8)));
 typedef float FloatLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));  // twice as many
 typedef float HalfFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2)));  // as many as Lanes
 typedef float UnalignedFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(4)));
+typedef float UnalignedHalfFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 4), aligned(4)));
 
 template <typename T>
 struct VectorOf;
@@ -48,6 +50,30 @@ inline Lanes load(const double* source) { return *reinterpret_cast<const Unalign
 inline Lanes load(const float* source) {
   return __builtin_convertvector(*reinterpret_cast<const UnalignedFloats*>(source), Lanes);
 }
+
+inline HalfLanes load_half(const double* source) { return *reinterpret_cast<const UnalignedHalf*>(source); }
+inline HalfLanes load_half(const float* source) {
+  return __builtin_convertvector(*reinterpret_cast<const UnalignedHalfFloats*>(source), HalfLanes);
+}
+
+// A vector or half of one, of the kind of the first argument.
+inline Lanes zero_like(const Lanes&) { return Lanes{}; }
+inline HalfLanes zero_like(const HalfLanes&) { return HalfLanes{}; }
+template <typename T>
+inline Lanes load_like(const Lanes&, const T* source) {
+  return load(source);
+}
+template <typename T>
+inline HalfLanes load_like(const HalfLanes&, const T* source) {
+  return load_half(source);
+}
+
+inline void store(const Lanes& vector, double* out) { *reinterpret_cast<UnalignedLanes*>(out) = vector; }
+inline void store(const HalfLanes& half, double* out) { *reinterpret_cast<UnalignedHalf*>(out) = half; }
+
+// Where sums must not leave the registers.
+#define LINATTN_INLINE __attribute__((always_inline)) inline
+#define LINATTN_INLINE_LAMBDA __attribute__((always_inline))
 
 // Two vectors' elements in a new order. GCC has had Clang's name for it since version 12.
 #if defined(__clang__) || __GNUC__ >= 12

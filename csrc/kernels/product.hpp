@@ -39,7 +39,6 @@ struct PlainRows {
   const Lanes* operator()(std::int64_t i) const { return vectors(source + i * stride); }
 };
 
-inline void store(const Lanes& v, double* out) { *reinterpret_cast<UnalignedLanes*>(out) = v; }
 inline void store(const Lanes& v, float* out) {
   *reinterpret_cast<UnalignedFloats*>(out) = __builtin_convertvector(v, HalfFloats);
 }

@@ -1,5 +1,8 @@
 // Moments of the tokens of each sequence, and of each prefix.
 
+// Sums of a tile, with the rows' vectors, in the registers.
+constexpr int moment_tile_rows = LINATTN_REGISTERS == 32 ? 4 : 3, moment_tile_columns = LINATTN_REGISTERS == 32 ? 6 : 4;
+
 // out[(j,k)] += sum over t of x_t[j] y_t[k], lane by lane, rows j .. j + M against columns k .. k + N. With Triangular,
 // x is y, out is the upper triangle, and entries left of the diagonal are computed and dropped.
 template <int M, int N, bool Triangular>
@@ -49,8 +52,9 @@ void moment_rows(std::int64_t m, const double* x, const double* y, std::int64_t 
     if constexpr (M > 1) moment_rows<M - 1, Triangular>(m, x, y, length, x_size, y_size, width, j, out, stride);
     return;
   }
-  for (std::int64_t k = Triangular ? j : 0; k < y_size; k += 4) {
-    moment_edge<M, 4, Triangular>(least(4, y_size - k), x, y, length, x_size, y_size, width, j, k, out, stride);
+  for (std::int64_t k = Triangular ? j : 0; k < y_size; k += moment_tile_columns) {
+    moment_edge<M, moment_tile_columns, Triangular>(least(moment_tile_columns, y_size - k), x, y, length, x_size,
+                                                    y_size, width, j, k, out, stride);
   }
 }
 
@@ -58,9 +62,9 @@ template <bool Triangular>
 void moment(const double* x, const double* y, std::int64_t length, std::int64_t x_size, std::int64_t y_size,
             std::int64_t width, double* out, std::int64_t stride) {
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
-    for (std::int64_t j = 0; j < x_size; j += 3) {
-      moment_rows<3, Triangular>(least(3, x_size - j), x + lane, y + lane, length, x_size, y_size, width, j,
-                                 out + lane, stride);
+    for (std::int64_t j = 0; j < x_size; j += moment_tile_rows) {
+      moment_rows<moment_tile_rows, Triangular>(least(moment_tile_rows, x_size - j), x + lane, y + lane, length, x_size,
+                                                y_size, width, j, out + lane, stride);
     }
   }
 }
@@ -95,7 +99,8 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
   double* const energy_sums = map_sums + d_out * d * lanes;
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     const std::int64_t count = lane < in.count ? least(lanes, in.count - lane) : 0;
-    if (d_out == 0 && in.pairs == nullptr && by_tokens(in.tokens + lane, in.token_scalar, count, d, s + lane, stride)) {
+    if (d_out == 0 && in.pairs == nullptr &&
+        by_tokens(in.tokens + lane, in.token_scalar, count, in.known - lane, d, scratch, s + lane, stride)) {
       continue;
     }
     std::int64_t longest = 0;

@@ -20,6 +20,7 @@ namespace {
 #include "chosen_pairs.hpp"
 #include "gather.hpp"
 #include "layer.hpp"
+#include "answers.hpp"
 #include "peak.hpp"
 #include "product.hpp"
 // after what they build on
@@ -44,16 +45,19 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        gather<float>,
                        gather<double>,
                        sequence_moments,
-                       second_moment,
                        prefix_moments,
                        chosen_prefixes,
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,
+                       pack_matrix,
                        apply_packed,
                        apply,
                        apply_symmetric,
                        contract,
+                       answer_sequence,
+                       add_token,
+                       add_outer,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

@@ -24,6 +24,7 @@ from .heads import Heads, Recovery
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
+from .pcg import Pcg
 from .recovery import recover_heads
 from .result import Fit, FitInfo, load
 from .threads import get_num_threads, set_num_threads
@@ -40,6 +41,7 @@ __all__ = [
     "HeadPath",
     "Heads",
     "Moments",
+    "Pcg",
     "Recovery",
     "backends",
     "certify",

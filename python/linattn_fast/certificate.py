@@ -101,8 +101,10 @@ class Certificate:
     def _coverage(self) -> Coverage:
         if self.source is None:
             raise ValueError(
-                "certificate: it was loaded from a file or pickled, without the moments that this "
-                "question needs; make it again with la.certify(moments) or la.certify(Z)"
+                "certificate: it has neither moments nor data to answer this from, because it was "
+                "loaded from a file or pickled, or made by solver='pcg' on a stream or a cluster; "
+                "make it with la.certify(moments), from la.Moments.update or "
+                "linattn_fast.dask.moments, or with la.certify(Z)"
             )
         return self.source.coverage
 

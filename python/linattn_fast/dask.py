@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from .machine import usable_memory
 from .matrix_free import fit_operator
 from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
+from .pcg import Pcg
 from .problem import Settings, Stages
 from .progress import Bar
 from .residuals import refine_on_data
@@ -36,7 +38,7 @@ from .result import Fit
 from .solve import Choice
 from .summed_operator import SummedOperator
 from .threads import num_threads
-from .tokens import Positions, as_positions, require_positive
+from .tokens import Floats, Positions, as_positions, require_positive
 
 _WIDTH = 8
 """Results added up by one task."""
@@ -122,20 +124,22 @@ class _Cluster:
         self._parts = list(self._dask.persist(*parts))
 
     def _results(self, method: str, shared: list[Any]) -> list[Any]:
-        """Delayed results of a method of each part."""
-        if self._parts is not None:
-            call = self._dask.delayed(_call, pure=False)
-            return [call(part, method, *shared) for part in self._parts]
-        # In one task: a part between two tasks would invite the scheduler to move it
-        call = self._dask.delayed(_make_and_call, pure=False)
-        return [
-            call(batches, i, self.kind, method, *shared) for i, batches in enumerate(self._batches)
-        ]
+        """Delayed results of a method of each part.
 
-    def total(self, add: Callable[[list[Any]], Any], method: str, *arguments: Any) -> Any:
+        What all tasks have in common is bound to their function: Dask looks through arguments, one
+        by one and task by task, for what it has to compute.
+        """
+        if self._parts is not None:
+            call = self._dask.delayed(partial(_call, method), pure=False)
+            return [call(part, *shared) for part in self._parts]
+        # In one task: a part between two tasks would invite the scheduler to move it
+        call = self._dask.delayed(partial(_make_and_call, self.kind, method), pure=False)
+        return [call(batches, i, *shared) for i, batches in enumerate(self._batches)]
+
+    def total(self, add: Callable[[list[Any]], Any], method: str, *arrays: Floats) -> Any:
         """Results of a method of each part, added up in a tree whose form never changes."""
         delayed = self._dask.delayed
-        shared = [delayed(argument, pure=False) for argument in arguments]  # sent once, not a part
+        shared = [delayed(array, pure=False) for array in arrays]  # sent once, not a part
         level = self._results(method, shared)
         while len(level) > 1:
             level = [
@@ -162,18 +166,18 @@ class _Cluster:
             sizes.n_samples,
             sizes.total_weight,
             sizes.largest_weight,
-            lambda name, *arguments: self.total(merged_sums, "apply", name, *arguments),
+            partial(self.total, merged_sums),
         )
 
 
-def _call(part: Part, method: str, *arguments: Any) -> Any:
-    return getattr(part, method)(*arguments)
+def _call(method: str, part: Part, *arrays: Floats) -> Any:
+    return getattr(part, method)(*arrays)
 
 
 def _make_and_call(
-    batches: list[object], number: int, kind: Kind, method: str, *arguments: Any
+    kind: Kind, method: str, batches: list[object], number: int, *arrays: Floats
 ) -> Any:
-    return _call(Part(batches, number, kind), method, *arguments)
+    return _call(method, Part(batches, number, kind), *arrays)
 
 
 def _kind(
@@ -238,7 +242,7 @@ def fit(
     sample_weight: Any = None,
     features: Features | None = None,
     heads: Literal["minimal", "svd"] | int | None = "minimal",
-    solver: Literal["auto", "cholesky", "eigh", "pcg"] = "auto",
+    solver: Literal["auto", "cholesky", "eigh", "pcg"] | Pcg = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
     certify: bool = True,
@@ -256,9 +260,9 @@ def fit(
     positions, alpha, features, heads, backend, precision, certify
         As for :func:`linattn_fast.fit`.
     solver
-        "cholesky" or "eigh": moments from the workers, solved here, refined on the data. "pcg":
-        conjugate gradients, every pass on the workers. "auto": Cholesky where its memory is at hand
-        and it is safe, else "pcg".
+        "cholesky" or "eigh": moments from the workers, solved here, refined on the data. "pcg", or
+        ``la.Pcg(tol=...)``: conjugate gradients, every pass on the workers. "auto": Cholesky where
+        its memory is at hand and it is safe, else "pcg".
     memory_limit
         Bytes that may be used in this process.
     persist
@@ -269,7 +273,7 @@ def fit(
         an estimate of their number. Dask has its own means for the rest.
     """
     kind = _kind(positions, features, backend, precision, threads)
-    settings = Settings(alpha, heads, solver, certify, memory_limit)
+    settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     if settings.solver in ("dual", "qr"):
         raise ValueError(

@@ -6,7 +6,7 @@ the normal equations, both of the size of the answer and not of the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
@@ -16,7 +16,14 @@ import numpy as np
 from .backend import Precision
 from .features import Features, as_features
 from .moments import Moments
-from .normal_operator import NormalOperator, added
+from .normal_operator import (
+    Gradient,
+    KroneckerFactors,
+    NormalOperator,
+    NormalProduct,
+    Sums,
+    added,
+)
 from .problem import Problem
 from .sources import unpacked
 from .streaming import located
@@ -145,18 +152,30 @@ class Part:
             max(1.0 if w is None else float(w.max()) for _, _, w in self.batches),
         )
 
-    def apply(self, name: str, *arguments: Floats) -> Any:
-        """Call a method of the normal equations, see :class:`NormalOperator`."""
-        arguments = tuple(np.require(C, np.float64, ["C", "ALIGNED"]) for C in arguments)
+    def kronecker_factors(self) -> KroneckerFactors | None:
+        """See :meth:`NormalOperator.kronecker_factors`; None when the part is empty."""
+        return self._summed(NormalOperator.kronecker_factors)
+
+    def normal(self, C: Floats) -> NormalProduct | None:
+        """See :meth:`NormalOperator.normal`; None when the part is empty."""
+        return self._summed(NormalOperator.normal, C)
+
+    def gradient(self, C: Floats) -> Gradient | None:
+        """See :meth:`NormalOperator.gradient`; None when the part is empty."""
+        return self._summed(NormalOperator.gradient, C)
+
+    def _summed(self, method: Callable[..., Sums], *arrays: Floats) -> Sums | None:
+        """Results of a method of the normal equations of each batch, added up."""
+        arrays = tuple(np.require(C, np.float64, ["C", "ALIGNED"]) for C in arrays)
         with num_threads(self.kind.threads), located(f"part {self.number}"):
-            results = (getattr(operator, name)(*arguments) for operator in self.operators)
-            return reduce(added, results) if self.batches else None
+            results = (getattr(operator, method.__name__)(*arrays) for operator in self.operators)
+            return reduce(added, results) if self.operators else None
 
 
 def merged_moments(parts: list[Moments | None]) -> Moments | None:
     """Add up moments in the order given."""
     found = [moments for moments in parts if moments is not None]
-    return reduce(Moments.__add__, found) if found else None
+    return found[0].merged(found[1:]) if found else None
 
 
 def merged_sums(parts: list[Any]) -> Any:

@@ -100,7 +100,7 @@ def fit_operator(
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
-        found = solve_pcg(operator, float(settings.alpha), watch)
+        found = solve_pcg(operator, float(settings.alpha), watch, settings.tol)
     certificate = None
     if settings.certify:
         with stages.timed("certify"):

@@ -11,7 +11,7 @@ query: the last token of a sequence, or every token.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +21,10 @@ from . import compact, storage
 from .accumulation import Accumulation
 from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
-from .device import (
-    cupy,
-    device_of,
-    frozen,
-    module_of,
-    on_device,
-    on_own_device,
-    put,
-    to_host,
-)
+from .device import cupy, device_of, module_of, on_own_device
 from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments_file import read_moments, write_moments
-from .non_finite import underflow_error
 from .progress import Bar
 from .sources import as_source
 from .streaming import accumulate
@@ -47,14 +37,11 @@ from .tokens import (
     as_targets,
     as_tokens,
     as_weights,
-    total_weight,
 )
+from .totals import Totals, merged, totals_of_batch
 
 if TYPE_CHECKING:
     from .result import Fit
-
-_SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
-"""A Gram whose largest entry is below this has lost digits to underflow."""
 
 
 def as_precision(precision: object) -> Precision:
@@ -128,11 +115,7 @@ class Moments:
             ],
             f"d: the moments of d = {self.d}, d_out = {self.d_out}",
         )
-        self.n_samples = 0
-        self.total_weight = 0.0
-        self.accumulation = Accumulation()
-        self._sums: BatchMoments | None = None
-        self._magnitudes: Floats | None = None
+        self._totals: Totals | None = None
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------- accumulating
@@ -189,16 +172,16 @@ class Moments:
             saved = None
             if checkpoint is not None:
                 saved = Checkpoint(checkpoint, checkpoint_every, source)
-            return self._merge(accumulate(source, self._empty(), progress, saved))
+            stream = accumulate(source, self._empty(), progress, saved)
+            return self.add(stream._totals)
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
         tokens = as_tokens(Z, offsets, d=self.d)
         targets = self.checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
         with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
-            batch = self._of_batch(tokens, targets, weights, report)
-        self.add_sums(*batch)
-        return self
+            batch = self.totals_of(tokens, targets, weights, report)
+        return self.add(batch)
 
     def checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
         """Check the targets of a batch; None for d_out = 0."""
@@ -214,69 +197,32 @@ class Moments:
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
     ) -> None:
         """Add a batch whose arguments have been checked."""
-        self.add_sums(*self._of_batch(tokens, targets, weights, progress))
+        self.add(self.totals_of(tokens, targets, weights, progress))
 
-    def _of_batch(
+    def totals_of(
         self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
-    ) -> tuple[BatchMoments, int, float, Accumulation, Floats | None]:
-        """Sums, samples, weight, rounding and magnitudes of a batch."""
-        engine = get_backend(self.backend, tokens)
-        sums = engine.moments(
+    ) -> Totals:
+        """Sums over a checked batch, which is not added."""
+        return totals_of_batch(
             tokens,
             targets,
             weights,
-            self.positions,
-            self.precision,
+            positions=self.positions,
             features=self.features,
+            backend=self.backend,
+            precision=self.precision,
             progress=progress,
         )
-        with on_device(device_of(sums.gram)):
-            largest = float(compact.diagonal(sums.gram, self.features, self.positions).max())
-        if largest < _SMALLEST and (weights is None or weights.any()):
-            queries = slice(-1, None) if self.positions == "last" else slice(None)
-            chosen = self.features.queries
-            if self.features.everything and any(to_host(z)[queries, chosen].any() for z in tokens):
-                raise underflow_error(tokens)
-        samples = tokens.n_samples(self.positions)
-        how = Accumulation(
-            *engine.roundings(samples, self.precision),
-            longest=int(tokens.lengths.max()),
-            underflow=engine.underflow,
-            largest_weight=1.0 if weights is None else float(weights.max()),
-        )
-        sizes = None
-        if not self.features.everything:
-            sizes = engine.summand_sizes(tokens, weights, self.positions, self.features)
-        return sums, samples, total_weight(tokens, weights, self.positions), how, sizes
 
-    def add_sums(
-        self,
-        sums: BatchMoments,
-        n_samples: int,
-        weight: float,
-        how: Accumulation,
-        sizes: Floats | None,
-    ) -> None:
-        """Add the sums over a batch, its samples, weight, rounding and magnitudes."""
-        with self._lock, on_device(device_of(self._sums, sums)):
-            if self._magnitudes is not None and sizes is not None:
-                sizes = self._magnitudes + put(sizes, like=self._magnitudes)
-            total = sums
-            if self._sums is not None:  # and where they are, the sums stay
-                pairs = zip(self._sums, sums, strict=True)
-                total = BatchMoments(*(a + put(b, like=a) for a, b in pairs))
-            elif self.backend == "cuda":
-                total = BatchMoments(*(cupy().asarray(array) for array in sums))
-            for array in total:
-                frozen(array)  # shared by merged moments
-            # Together, so that an interrupt finds the old state or the new one.
-            self._sums, self.n_samples, self.total_weight, self.accumulation, self._magnitudes = (
-                total,
-                self.n_samples + n_samples,
-                self.total_weight + weight,
-                how if self._sums is None else self.accumulation.merged(how),
-                sizes,
-            )
+    def add(self, *parts: Totals | None) -> Moments:
+        """Add sums over samples of this kind in the order given, None for nothing."""
+        with self._lock:
+            everything = [part for part in (self._totals, *parts) if part is not None]
+            if everything:  # one assignment: an interrupt finds the old state or the new one
+                total = merged(everything)
+                here = self._totals is None and self.backend == "cuda"
+                self._totals = total.placed(cupy().asarray) if here else total
+        return self
 
     def __getstate__(self) -> dict[str, object]:
         with self._lock:
@@ -287,15 +233,19 @@ class Moments:
 
     def __add__(self, other: object) -> Moments:
         """Merge: the moments of both streams together."""
-        if not isinstance(other, Moments):
-            return NotImplemented
-        for name in ("d", "d_out", "positions", "features"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise ValueError(
-                    f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
-                )
-        return self._empty()._merge(self)._merge(other)
+        return self.merged([other]) if isinstance(other, Moments) else NotImplemented
+
+    def merged(self, others: Iterable[Moments]) -> Moments:
+        """Moments of this stream and the others together, added in the order given."""
+        everything = [self, *others]
+        for other in everything:
+            for name in ("d", "d_out", "positions", "features"):
+                mine, theirs = getattr(self, name), getattr(other, name)
+                if mine != theirs:
+                    raise ValueError(
+                        f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
+                    )
+        return self._empty().add(*(part._totals for part in everything))
 
     def _empty(self) -> Moments:
         """Moments of the same kind, of nothing."""
@@ -308,29 +258,19 @@ class Moments:
             precision=self.precision,
         )
 
-    def _merge(self, part: Moments) -> Moments:
-        """Add moments of the same kind."""
-        if part._sums is not None:
-            self.add_sums(
-                part._sums, part.n_samples, part.total_weight, part.accumulation, part._magnitudes
-            )
-        return self
-
     # -------------------------------------------------------------------------------------- place
 
     @property
     def device(self) -> int | None:
         """The CUDA device that the sums are on; None for the host."""
-        return device_of(self._sums)
+        return device_of(None if self._totals is None else self._totals.sums)
 
     def get(self) -> Moments:
         """The same moments on the host; these if they are there already."""
-        if self.device is None:
+        if self.device is None or self._totals is None:
             return self
-        home, sizes = copy(self), self.magnitudes
-        home.backend = "auto"
-        home._sums = BatchMoments(*(frozen(to_host(array)) for array in self.sums))
-        home._magnitudes = None if sizes is None else to_host(sizes)
+        home = copy(self)
+        home.backend, home._totals = "auto", self._totals.get()
         return home
 
     # ------------------------------------------------------------------------------------ reading
@@ -341,6 +281,21 @@ class Moments:
         return self.features.count
 
     @property
+    def n_samples(self) -> int:
+        """Number of samples: queries with a target."""
+        return 0 if self._totals is None else self._totals.n_samples
+
+    @property
+    def total_weight(self) -> float:
+        """W = sum w over the samples."""
+        return 0.0 if self._totals is None else self._totals.total_weight
+
+    @property
+    def accumulation(self) -> Accumulation:
+        """How the sums came about."""
+        return Accumulation() if self._totals is None else self._totals.accumulation
+
+    @property
     def rounding_steps(self) -> int:
         """Additions in a row that an entry of the sums has gone through, at most."""
         return self.accumulation.wide
@@ -348,8 +303,8 @@ class Moments:
     @property
     def sums(self) -> BatchMoments:
         """The compact sums; zeros before the first update."""
-        if self._sums is not None:
-            return self._sums
+        if self._totals is not None:
+            return self._totals.sums
         return BatchMoments(
             np.zeros(compact.shape(self.features, self.positions)),
             np.zeros((self.d_out, self.features.n_queries, self.features.n_pairs)),
@@ -359,7 +314,10 @@ class Moments:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return 0 if self._sums is None else self._compact_bytes
+        return 0 if self._totals is None else self._compact_bytes
+
+    def __sizeof__(self) -> int:  # what Dask takes for the memory of this object
+        return object.__sizeof__(self) + self.nbytes
 
     @property
     def _compact_bytes(self) -> int:
@@ -368,7 +326,7 @@ class Moments:
     @property
     def magnitudes(self) -> Floats | None:
         """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
-        return self._magnitudes
+        return None if self._totals is None else self._totals.magnitudes
 
     @on_own_device
     def gram(self) -> Floats:

@@ -14,6 +14,7 @@ from . import storage
 from .accumulation import Accumulation
 from .backend import BatchMoments
 from .tokens import Array
+from .totals import Totals
 
 if TYPE_CHECKING:
     from .moments import Moments
@@ -67,11 +68,13 @@ def read_moments(
     if found != expected:
         raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
     if meta["n_samples"] > 0:
-        moments.add_sums(
-            BatchMoments(**arrays),
-            meta["n_samples"],
-            meta["total_weight"],
-            Accumulation(**meta["accumulation"]),
-            None if features.everything else sizes,
+        moments.add(
+            Totals(
+                BatchMoments(**arrays),
+                meta["n_samples"],
+                meta["total_weight"],
+                Accumulation(**meta["accumulation"]),
+                None if features.everything else sizes,
+            )
         )
     return moments, meta.get("stream")

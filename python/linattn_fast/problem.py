@@ -18,6 +18,7 @@ from .features import Features
 from .few_heads import require_every_feature
 from .memory import as_memory_limit, estimate_memory, require_memory
 from .moments import Moments
+from .pcg import Pcg
 from .progress import Bar
 from .recovery import METHODS
 from .solve import SOLVERS, Solver
@@ -45,6 +46,22 @@ class Settings:
     solver: Solver
     certify: bool
     memory_limit: int | None
+    tol: float | None = None
+    """Of conjugate gradients, see :class:`~linattn_fast.pcg.Pcg`."""
+
+    @classmethod
+    def of(
+        cls,
+        alpha: float,
+        heads: str | int | None,
+        solver: Solver | Pcg,
+        certify: bool,
+        memory_limit: int | None,
+    ) -> Settings:
+        """Settings as users give them."""
+        if isinstance(solver, Pcg):
+            return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol)
+        return cls(alpha, heads, solver, certify, memory_limit)
 
     def __post_init__(self) -> None:
         alpha = self.alpha
@@ -54,7 +71,9 @@ class Settings:
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
         object.__setattr__(self, "heads", as_heads(self.heads))
         if not isinstance(self.solver, str) or self.solver not in SOLVERS:
-            raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
+            raise ValueError(
+                f"solver: must be one of {', '.join(SOLVERS)} or Pcg(tol=...), got {self.solver!r}"
+            )
         as_memory_limit(self.memory_limit)
 
     def require_possible(
@@ -114,9 +133,13 @@ class Problem:
         """Read the data, part by part: this is the only one."""
         yield iter([self])
 
-    def loaded(self) -> Problem:
-        """The data in memory: as it is."""
-        return self
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tokens and targets."""
+        return sum(
+            batch.n_rows * batch.d * batch.sequence(0).itemsize
+            for batch in (self.tokens, self.targets)
+        )
 
     def moments(self, progress: bool | Callable[[int, Any], object]) -> Moments:
         """Accumulate the moments of the data."""

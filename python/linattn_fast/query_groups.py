@@ -23,6 +23,7 @@ from .backend import BatchMoments
 from .device import module_of
 from .features import Features
 from .moments import Moments
+from .totals import Totals
 
 Group = npt.NDArray[np.intp]
 """Ascending numbers among the queries of the features."""
@@ -61,11 +62,12 @@ def moments_of(moments: Moments, group: Group) -> Moments:
     )
     gram = compact.of_queries(sums.gram, features, moments.positions, group)
     where = module_of(gram).asarray(group)
-    part.add_sums(
-        BatchMoments(gram, sums.cross[:, where], sums.energy),
-        moments.n_samples,
-        moments.total_weight,
-        moments.accumulation,
-        None if sizes is None else sizes[:, where],
+    return part.add(
+        Totals(
+            BatchMoments(gram, sums.cross[:, where], sums.energy),
+            moments.n_samples,
+            moments.total_weight,
+            moments.accumulation,
+            None if sizes is None else sizes[:, where],
+        )
     )
-    return part

@@ -183,6 +183,13 @@ class StoredArrays:
         """Bytes of the tokens."""
         return int(np.prod(self.Z.shape, dtype=np.int64)) * _item_bytes(self.Z)
 
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of the targets, where they lie elsewhere, too."""
+        if self.y is None or not is_stored(self.y):
+            return 0
+        return int(np.prod(self.y.shape, dtype=np.int64)) * _item_bytes(self.y)
+
     def _rows(self, first: int, last: int, positions: Positions) -> slice:
         """Entries along the first axis of Z ("all") or y ("last": one a sequence)."""
         if self.offsets is None or positions == "last":

@@ -12,7 +12,7 @@ import numpy as np
 
 from .backend import Precision, get_backend
 from .features import Features, as_features
-from .memory import compact_bytes
+from .memory import compact_bytes, estimate_memory, require_memory
 from .moments import Moments
 from .problem import Problem
 from .read_ahead import read_ahead
@@ -71,10 +71,24 @@ class StreamedProblem:
         require_positive(moments.total_weight)
         return moments
 
-    def loaded(self) -> Problem:
-        """Read all of the data into memory."""
+    @property
+    def bytes_to_load(self) -> int:
+        """Bytes that the data takes in memory beyond what it has there, as far as is known."""
+        source = self.source
+        return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
+
+    def loaded(self, memory_limit: int | None = None, beside: int = 0) -> Problem:
+        """Read all of the data into memory, where ``beside`` bytes are needed for other things."""
+        what = "Z: the stream, which has to be in memory as a whole,"
+        require_memory(self.bytes_to_load + beside, what, memory_limit)
+        at_hand = isinstance(getattr(self.source, "iterable", None), list | tuple)
+        everything, size = [], 0
         with self.parts() as parts:
-            everything = list(parts)
+            for part in parts:
+                everything.append(part)
+                size += part.nbytes
+                if not at_hand:
+                    require_memory(size + beside, what, memory_limit)
         require_positive(
             max(1.0 if part.weights is None else part.weights.max() for part in everything)
         )
@@ -167,6 +181,21 @@ class Peeked:
     def read(self, start: int = 0) -> Iterator[Batch]:
         """All batches."""
         return chain([self.first], self.rest)
+
+
+def in_memory(problem: Data, memory_limit: int | None, why: str) -> tuple[Problem, str]:
+    """The data as the dual needs it, all samples at once, and the reason with that said."""
+    if isinstance(problem, Problem):
+        return problem, why
+    estimate = estimate_memory(
+        problem.d,
+        problem.d_out,
+        positions=problem.positions,
+        n_samples=problem.n_samples,
+        features=problem.features,
+    )
+    loaded = problem.loaded(memory_limit, estimate.get("dual", 0))  # unknown for an iterable
+    return loaded, f"{why}; all samples of the stream loaded into memory"
 
 
 @contextmanager

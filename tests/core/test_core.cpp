@@ -7,8 +7,9 @@
 
 #include "../../csrc/core/index.hpp"
 #include "../../csrc/core/isa.hpp"
-#include "../../csrc/core/layer.hpp"
+#include "../../csrc/core/evaluation.hpp"
 #include "../../csrc/core/moments.hpp"
+#include "../../csrc/core/matrix_product.hpp"
 #include "../../csrc/core/normal_equations.hpp"
 #include "../../csrc/core/scan.hpp"
 
@@ -33,11 +34,11 @@ struct Problem {
   std::vector<double> tokens, targets, weights;
 
   Problem(std::int64_t dimension, std::int64_t sequences, Positions positions, std::mt19937& random,
-          std::uint64_t longest = 9)
+          std::uint64_t longest = 9, std::uint64_t shortest = 1)
       : d(dimension) {
     std::normal_distribution<double> gauss;
     for (std::int64_t i = 0; i < sequences; ++i) {
-      offsets.push_back(offsets.back() + 1 + std::int64_t(random() % longest));
+      offsets.push_back(offsets.back() + std::int64_t(shortest + random() % (longest - shortest + 1)));
       weights.push_back(std::abs(gauss(random)));
     }
     tokens.resize(std::size_t(offsets.back() * d));
@@ -221,8 +222,28 @@ void test_normal_equations(const Kernels& kernels, const Problem& problem, Posit
   }
 }
 
-void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random) {
-  const std::int64_t d = problem.d, heads = 3, d_out = problem.d_out;
+void test_matrix_product(const Kernels& kernels, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                         std::mt19937& random) {
+  std::normal_distribution<double> gauss;
+  std::vector<double> a(std::size_t(rows * inner)), b(std::size_t(columns * inner));
+  for (double& x : a) x = gauss(random);
+  for (double& x : b) x = gauss(random);
+  std::vector<double> expected(std::size_t(rows * columns)), found(expected.size(), 7.0);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      double& sum = expected[std::size_t(i * columns + j)];
+      for (std::int64_t k = 0; k < inner; ++k) sum += a[std::size_t(i * inner + k)] * b[std::size_t(j * inner + k)];
+    }
+  }
+  for (const int threads : {1, 2}) {
+    multiply_transposed(kernels, a.data(), rows, b.data(), columns, inner, threads, found.data());
+    check(close(found, expected, 1e-12), "matrix product", kernels.name, rows, columns);
+  }
+}
+
+void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::int64_t heads,
+                std::int64_t d_out, std::mt19937& random) {
+  const std::int64_t d = problem.d;
   std::normal_distribution<double> gauss;
   std::vector<double> v(std::size_t(heads * d_out * d)), q(std::size_t(heads * d * d));
   for (double& x : v) x = gauss(random);
@@ -298,8 +319,24 @@ int main() {
           test_normal_equations(*set.kernels, problem, positions, random);
           test_normal_equations(*set.kernels, problem, positions, random, &selection);
           test_normal_equations(*set.kernels, problem, positions, random, &few);
-          test_layer(*set.kernels, problem, positions, random);
+          test_layer(*set.kernels, problem, positions, 3, 2, random);
+          test_layer(*set.kernels, problem, positions, 5, 1, random);
         }
+      }
+      // Long enough for S to be formed from vectors of coordinates.
+      for (const std::int64_t d : {4, 6, 8, 12, 16, 33}) {
+        const Problem problem(d, 19, positions, random, 30, 8);
+        for (const std::int64_t d_out : {1, 2, 3}) test_layer(*set.kernels, problem, positions, 4, d_out, random);
+        if (d < 9) test_moments(*set.kernels, problem, positions, Precision::float64);
+      }
+    }
+    // More pairs than maps are formed from at a time, and more rows of them than a panel has.
+    for (const Positions positions : {Positions::last, Positions::all, Positions::causal}) {
+      test_normal_equations(*set.kernels, Problem(17, 20, positions, random), positions, random);
+    }
+    for (const std::int64_t rows : {1, 7, 50, 100}) {
+      for (const std::int64_t columns : {1, 5, 33}) {
+        for (const std::int64_t inner : {0, 1, 16, 255, 600}) test_matrix_product(*set.kernels, rows, columns, inner, random);
       }
     }
     // Sequences that go on over several blocks.

@@ -58,13 +58,17 @@ def describe() -> str:
 def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -> bool:
     """Whether heads are applied with fewer multiply-adds as coefficients, forming those included.
 
-    One query costs H (2 d^2 + d d_out) with heads; the map sum_h V_h S Q_h of one S costs d_out d q
-    with coefficients, for any number of queries.
+    csrc/core/layer.cpp has what heads cost for one query, many, and every prefix; with coefficients
+    the map sum_h V_h S Q_h of one S costs d_out d q, for any number of queries.
     """
     H, d_out, d = V.shape
-    queries = min(tokens.n_rows // len(tokens), d) if positions == "all" else 1
-    with_heads = queries * H * (2 * d * d + d * d_out)
     with_coefficients = d_out * d * (d * (d + 1) // 2)
+    with_heads = H * (2 * d * d + d * d_out)
+    if positions == "all":
+        queries = tokens.n_rows // len(tokens)
+        with_heads = min(queries * with_heads, 2 * H * d_out * d * d)
+    elif positions == "causal":
+        with_heads = H * (d * d + 2 * d * d_out)
     sums = tokens.n_rows if positions == "causal" else len(tokens)
     return bool(sums * with_coefficients + H * d_out * d**3 < sums * with_heads)
 

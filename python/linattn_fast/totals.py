@@ -1,0 +1,111 @@
+"""Sums over samples with all that belongs to them: what moments hold, and what they add up.
+
+Over the samples of a batch, or of several batches added in order:
+
+    gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from . import compact
+from .accumulation import Accumulation
+from .backend import BatchMoments, Precision, Progress, get_backend
+from .device import device_of, frozen, on_device, put_all, to_host
+from .features import Features
+from .non_finite import underflow_error
+from .tokens import Array, Floats, Positions, Tokens, total_weight
+
+_SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
+"""A Gram whose largest entry is below this has lost digits to underflow."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over samples, their number and weight, and how the sums were rounded."""
+
+    sums: BatchMoments
+    """Never written to again: merged moments share them."""
+    n_samples: int
+    total_weight: float
+    """W."""
+    accumulation: Accumulation
+    magnitudes: Floats | None
+    """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
+
+    def __post_init__(self) -> None:
+        for array in self.sums:
+            frozen(array)
+
+    def placed(self, place: Callable[[Array], Array]) -> Totals:
+        """The same, each array where ``place`` puts it."""
+        sizes = None if self.magnitudes is None else place(self.magnitudes)
+        return replace(self, sums=BatchMoments(*map(place, self.sums)), magnitudes=sizes)
+
+    def get(self) -> Totals:
+        """The same, on the host."""
+        return self.placed(to_host)
+
+
+def merged(parts: Sequence[Totals]) -> Totals:
+    """Of the samples of all parts together, added in the order given."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [part.magnitudes for part in parts if part.magnitudes is not None]
+    return Totals(
+        BatchMoments(*(_added(arrays) for arrays in zip(*(p.sums for p in parts), strict=True))),
+        sum(part.n_samples for part in parts),
+        reduce(float.__add__, (part.total_weight for part in parts)),
+        reduce(Accumulation.merged, (part.accumulation for part in parts)),
+        _added(sizes) if sizes else None,
+    )
+
+
+def _added(arrays: Sequence[Array]) -> Array:
+    """((a + b) + c) + ..., in one new array where a is."""
+    first, second, *rest = put_all(list(arrays), like=arrays[0])
+    with on_device(device_of(first)):
+        total: Array = first + second
+        for array in rest:
+            total += array
+    return total
+
+
+def totals_of_batch(
+    tokens: Tokens,
+    targets: Tokens | None,
+    weights: Floats | None,
+    *,
+    positions: Positions,
+    features: Features,
+    backend: str,
+    precision: Precision,
+    progress: Progress,
+) -> Totals:
+    """Sum over a checked batch; raises where its products overflow, or underflow as a whole."""
+    engine = get_backend(backend, tokens)
+    sums = engine.moments(
+        tokens, targets, weights, positions, precision, features=features, progress=progress
+    )
+    with on_device(device_of(sums.gram)):
+        largest = float(compact.diagonal(sums.gram, features, positions).max())
+    if largest < _SMALLEST and (weights is None or weights.any()):
+        queries = slice(-1, None) if positions == "last" else slice(None)
+        if features.everything and any(to_host(z)[queries, features.queries].any() for z in tokens):
+            raise underflow_error(tokens)
+    samples = tokens.n_samples(positions)
+    how = Accumulation(
+        *engine.roundings(samples, precision),
+        longest=int(tokens.lengths.max()),
+        underflow=engine.underflow,
+        largest_weight=1.0 if weights is None else float(weights.max()),
+    )
+    sizes = None
+    if not features.everything:
+        sizes = engine.summand_sizes(tokens, weights, positions, features)
+    return Totals(sums, samples, total_weight(tokens, weights, positions), how, sizes)
