@@ -182,7 +182,7 @@ def test_null_directions_of_the_second_moment_are_found_and_left_out(rng, backen
     whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0)
     rank = np.linalg.matrix_rank(H)
     assert rank < whitening.shape[0] * whitening.shape[1]  # what this is about
-    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend)
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
     expected = scipy.linalg.lstsq(H, y, cond=1e-11)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
     assert "least norm from plain iterations" in fit.info.reason
