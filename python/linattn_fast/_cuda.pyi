@@ -87,8 +87,14 @@ def workspace_bytes(
     of rows of C ("normal") or of heads ("evaluate_heads"). ``kept`` says that samples are given.
     """
 
-def summation_steps(positions: _Positions, n_sequences: int, n_rows: int, d: int,
-                    n_pairs: int | None, n_queries: int | None) -> int:
+def summation_steps(
+    positions: _Positions,
+    n_sequences: int,
+    n_rows: int,
+    d: int,
+    n_pairs: int | None,
+    n_queries: int | None,
+) -> int:
     """Bound the additions that one summand of the Gram goes through in one ``accumulate``."""
 
 def accumulate(

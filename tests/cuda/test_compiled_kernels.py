@@ -1,4 +1,4 @@
-"""What nvcc makes of the kernels: no warning, no spilled register, and room for two blocks of the Gram's."""
+"""What nvcc makes of the kernels: no warning, no spilled register, two Gram blocks at once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_no_kernel_spills_registers(usage: dict[tuple[str, int], Usage]) -> None
 @pytest.fixture(scope="module")
 def occupancy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program around the toolkit's occupancy header."""
-    settings = subprocess.run([NVCC, "--dryrun", "x.cu"], capture_output=True, text=True, check=False)
+    settings = subprocess.run(
+        [NVCC, "--dryrun", "x.cu"], capture_output=True, text=True, check=False
+    )
     top = re.search(r"TOP=(\S+)", settings.stderr)
     include = [f"-I{top[1]}/include"] if top else []  # else the compiler knows where it is
     program = tmp_path_factory.mktemp("occupancy") / "occupancy"
