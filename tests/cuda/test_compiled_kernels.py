@@ -51,9 +51,11 @@ def parse(report: str) -> dict[tuple[str, int], Usage]:
     return usage
 
 
-def compile_kernel(source: Path, folder: Path) -> dict[tuple[str, int], Usage]:
+def compile_kernel(
+    source: Path, folder: Path, architectures: tuple[int, ...] = ARCHITECTURES
+) -> dict[tuple[str, int], Usage]:
     """Compile for every architecture, with warnings as errors."""
-    codes = [f"--generate-code=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
+    codes = [f"--generate-code=arch=compute_{a},code=sm_{a}" for a in architectures]
     options = ["-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Werror=all-warnings"]
     done = subprocess.run(
         [NVCC, *options, *codes, "-Xptxas=-v", "-c", str(source), "-o", str(folder / source.stem)],
@@ -86,6 +88,12 @@ def test_every_kernel_is_reported_for_every_architecture(
 
 def test_no_kernel_spills_registers(usage: dict[tuple[str, int], Usage]) -> None:
     assert {kernel: used for kernel, used in usage.items() if used.spilled} == {}
+
+
+def test_kernels_without_tensor_cores_compile(tmp_path: Path) -> None:
+    source = ROOT / "csrc" / "cuda" / "sum_products.cu"
+    used = compile_kernel(source, tmp_path, architectures=(75,))
+    assert {architecture for _, architecture in used} == {75}
 
 
 @pytest.fixture(scope="module")
