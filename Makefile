@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md \
   $(shell find csrc python tests/cuda/emulator -type f ! -name '*.pyc' ! -name '*.so')
 
+# The CUDA kernels are compiled for the tests' emulator as well, where it runs.
+EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
+
 .PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
@@ -46,9 +49,8 @@ wheel-cuda: $(VENV)/installed
 	$(BIN)/python packaging/cuda_wheel.py
 
 # Built again whenever a source has changed; the CMake build folder is kept, so that only what changed is compiled.
-# The CUDA kernels are compiled for the tests' emulator as well.
 $(VENV)/installed: $(VENV)/created $(SOURCES)
-	$(BIN)/python -m pip install --quiet '.[dev]' --config-settings=cmake.define.LINATTN_CUDA_EMULATED=ON
+	$(BIN)/python -m pip install --quiet '.[dev]' --config-settings=cmake.define.LINATTN_CUDA_EMULATED=$(EMULATED)
 	@touch $@
 
 $(VENV)/created:

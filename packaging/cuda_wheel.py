@@ -2,9 +2,9 @@
 
     python packaging/cuda_wheel.py [folder]        (default: dist)
 
-Needs nvcc 13 on PATH; the CUDA runtime is linked statically, so that users need a driver only. Name and version are what
-differs from linattn-fast: both install the package linattn_fast, so only one of them may be installed. The extra options
-of pip may be given in the environment (PIP_CONFIG_FILE and the like).
+Needs nvcc 13 on PATH; the CUDA runtime is linked statically, so that users need a driver only.
+Beside the module, the name is what differs from linattn-fast: both install the package
+linattn_fast, so only one of them may be installed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,23 @@ def main(folder: Path) -> None:
         for name in SOURCES:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+                shutil.copytree(
+                    source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+                )
             else:
                 shutil.copy(source, copy / name)
         project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         (copy / "pyproject.toml").write_text(renamed(project), encoding="utf-8")
-        wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
+        wheel = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(folder),
+        ]
         subprocess.run(
             [*wheel, "--config-settings=cmake.define.LINATTN_CUDA=ON", str(copy)], check=True
         )

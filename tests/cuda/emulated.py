@@ -1,7 +1,8 @@
 """The CUDA module over the emulator, as the tests call it: numpy arrays in and out.
 
-``_cuda_emulated`` is the binding and the kernels of ``_cuda``, compiled by g++ against tests/cuda/emulator. Host memory
-stands for that of the device, and numpy arrays are handed over through ``__cuda_array_interface__``.
+``_cuda_emulated`` is the binding and the kernels of ``_cuda``, compiled by g++ against
+tests/cuda/emulator. Host memory stands for that of the device, and numpy arrays are handed over
+through ``__cuda_array_interface__``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The binding of the CUDA module: what it takes, what it refuses and in which words, and devices."""
+"""The binding of the CUDA module: what it takes, what it refuses in which words, and devices."""
 
 from __future__ import annotations
 
@@ -232,9 +232,7 @@ def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
     expected = arguments()
     cuda.accumulate(**expected)
     results = [arguments() for _ in range(4)]
-    workers = [
-        threading.Thread(target=cuda.accumulate, kwargs=given) for given in results
-    ]
+    workers = [threading.Thread(target=cuda.accumulate, kwargs=given) for given in results]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -18,8 +18,9 @@ SANITIZED = "LINATTN_SANITIZED" in os.environ
 EPS = np.finfo(np.float64).eps
 REFERENCE = NumpyBackend()
 
-# d, lengths of the sequences, d_out: single numbers, sizes on both sides of a tile (64 rows, 128 columns, panels of 8
-# samples, spans of 32 rows, 128 tokens at once), and more samples than a slab has (256)
+# d, lengths of the sequences, d_out: single numbers, sizes on both sides of a tile (64 rows, 128
+# columns, panels of 8 samples, spans of 32 rows, 128 tokens at once), and more samples than a slab
+# has (256)
 CASES = {
     "one number": (1, [1], 1),
     "one sequence": (3, [7], 2),
@@ -282,3 +283,17 @@ def test_targets_of_another_precision_than_the_tokens(positions: str) -> None:
     mixed = Batch(batch.tokens, narrow, batch.weights, positions)
     for given, expected in zip(mixed.moments(), reference_moments(mixed), strict=True):
         close(given, expected, terms(mixed))
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+def test_lanes_of_a_warp_see_each_others_numbers(order: str) -> None:
+    lanes = np.arange(64)
+    with running(order):
+        given = cuda.numbers_of_next_lanes(False)
+    np.testing.assert_array_equal(given, lanes // 32 * 32 + (lanes + 1) % 32)
+
+
+def test_an_operation_that_part_of_a_warp_reaches_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="an operation of a warp that not all its threads reach"):
+        cuda.numbers_of_next_lanes(True)
+    np.testing.assert_array_equal(cuda.numbers_of_next_lanes(False)[:2], [1.0, 2.0])

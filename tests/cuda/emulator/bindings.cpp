@@ -1,8 +1,10 @@
 // What the tests set and ask of the emulator, in the same module as the kernels.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "emulator.hpp"
 
@@ -20,6 +22,17 @@ void set_order(const std::string& order, unsigned seed) {
   } else {
     throw std::invalid_argument("order: forward, reverse or random");
   }
+}
+
+// What each of 64 threads gets that asks the lane after its own for its number; `some`: only half of a warp asks.
+std::vector<double> numbers_of_next_lanes(bool some) {
+  std::vector<double> numbers(64);
+  double* const out = numbers.data();
+  emulator::launch(dim3(1), dim3(64), nullptr, [=] {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (!some || thread % 2 == 0) out[thread] = __shfl_sync(~0u, static_cast<double>(thread), thread % 32 + 1);
+  });
+  return numbers;
 }
 
 }  // namespace
@@ -41,5 +54,6 @@ void register_emulator(pybind11::module_& module) {
     cudaGetDevice(&device);
     return device;
   }, "The current device of this thread.");
+  module.def("numbers_of_next_lanes", &numbers_of_next_lanes, "A shuffle, by all or some of the threads.");
   module.def("set_current_device", [](int device) { cudaSetDevice(device); }, "Make a device current.");
 }

@@ -6,8 +6,11 @@
 #include <deque>
 #include <new>
 
-#if !defined(__x86_64__)
+// EMULATOR_UCONTEXT: glibc's switch also where there is a faster one, to try what other processors use.
+#if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
 #include <ucontext.h>
+#else
+#define EMULATOR_X86
 #endif
 
 #ifdef EMULATOR_TSAN
@@ -35,7 +38,7 @@ namespace {
 
 constexpr std::size_t stack_bytes = 64 << 10;
 
-#if defined(__x86_64__)
+#ifdef EMULATOR_X86
 // Saves what a call must preserve on the present stack, its pointer in *from, and goes on where `to` was left. glibc's own
 // function does the same, with two calls of the system for signals.
 extern "C" void emulator_switch(void** from, void* to);
