@@ -60,7 +60,7 @@ def test_the_fit_is_the_least_squares_solution(rng, backend, positions, alpha, f
         solver="pcg",
         heads=None,
         backend=backend,
-    )
+    ).get()
     H = loops.all_features(sequences, positions)
     if features is not None:
         H = H[:, (features.pair_numbers[:, None] * 4 + features.queries).ravel()]
@@ -143,7 +143,7 @@ def test_dependent_coordinates_give_the_solution_of_least_norm(rng, backend, kin
     """Directions that the Kronecker factors do not have are never entered."""
     Z = degenerate_tokens(rng, kind)
     y = rng.standard_normal((len(Z), 2))
-    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend)
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
     expected = scipy.linalg.lstsq(la.cubic_features(Z), y, cond=1e-11)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
     assert fit.certificate.verdict != "identifiable"
@@ -182,7 +182,7 @@ def test_null_directions_of_the_second_moment_are_found_and_left_out(rng, backen
     whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0)
     rank = np.linalg.matrix_rank(H)
     assert rank < whitening.shape[0] * whitening.shape[1]  # what this is about
-    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend)
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
     expected = scipy.linalg.lstsq(H, y, cond=1e-11)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
     assert "least norm from plain iterations" in fit.info.reason

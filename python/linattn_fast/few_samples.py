@@ -11,7 +11,7 @@ from .assembling import assemble
 from .certifying import certificate_from, certifying_factor, counted_on_data
 from .dual import Kernel, solve_dual
 from .memory import as_memory_limit
-from .problem import Problem, Settings, Stages
+from .problem import Problem, Settings, Stages, on_current_device
 from .result import Fit
 from .streamed_problem import tokens_of
 
@@ -26,6 +26,8 @@ def fit_dual(
     """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
     n, p = problem.n_samples, problem.features.count
     stages = Stages()
+    if problem.backend == "cuda":
+        problem = on_current_device(problem)
     with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
         kernel = Kernel.of(problem.tokens, problem.weights, problem.positions, problem.features)
         kernel.require_finite(problem.tokens)

@@ -21,6 +21,7 @@ from .block_factors import factorise_moments, try_cholesky_of_moments
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
+from .device import device_memory, device_of, on_device
 from .features import Features
 from .few_samples import fit_dual
 from .machine import usable_memory
@@ -115,11 +116,12 @@ def _fit_moments(moments: Moments, settings: Settings) -> Fit:
     moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
-    with stages.timed("solve"):
-        coefficients, choice = _solve_primal(moments, settings)
-    with stages.timed("loss"):
-        solution = Solution(coefficients, (), moments.loss(coefficients))
-    return assemble_factorised(solution, choice, moments, settings, stages)
+    with on_device(moments.device):
+        with stages.timed("solve"):
+            coefficients, choice = _solve_primal(moments, settings)
+        with stages.timed("loss"):
+            solution = Solution(coefficients, (), moments.loss(coefficients))
+        return assemble_factorised(solution, choice, moments, settings, stages)
 
 
 def assemble_factorised(
@@ -145,7 +147,8 @@ def assemble_factorised(
         positions=moments.positions,
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=get_backend(moments.backend).name,
+        backend=(engine := get_backend(moments.backend, moments)).name,
+        path=engine.path(moments.precision),
         moments=moments,
     )
 
@@ -227,7 +230,9 @@ def fit(
         memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
     backend
-        "cpu", "numpy" or "auto".
+        "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
+        is "cuda"; results then stay on the device, and ``fit.get()`` brings them home
+        (docs/cuda.md).
     precision
         "float64", or "mixed": the Gram from float32 products with float64 totals. Refinement on the
         data, in float64, makes up for it unless the problem is ill-conditioned.
@@ -260,7 +265,16 @@ def fit(
     precision = as_precision(precision)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+    with on_device(device_of(Z)):
+        problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        return _fit(problem, settings, progress)
+
+
+def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:
+    """Fit to checked data, on the current device if the backend is "cuda"."""
+    solver, positions = settings.solver, problem.positions
+    if problem.backend == "cuda" and settings.memory_limit is None:
+        settings = replace(settings, memory_limit=device_memory())
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
     if once and settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
@@ -272,7 +286,7 @@ def fit(
         settings, why = _chosen(settings, problem)
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
-        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
+        loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
         settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
         return fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
@@ -288,7 +302,7 @@ def fit(
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
-        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
+        loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
         return fit_dual(loaded, settings, why, progress=False)
     with stages.timed("solve"):
         solved = _solve_with_data(moments, problem, settings)
@@ -301,7 +315,7 @@ def fit(
         solution = refine_on_data(
             coefficients,
             choice,
-            float(alpha),
+            float(settings.alpha),
             moments.required_weight(),
             partial(gradient_of, problem),
         )

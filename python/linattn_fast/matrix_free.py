@@ -68,7 +68,7 @@ def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOpe
     )
     limit = as_memory_limit(settings.memory_limit)
     keep = estimate["pcg"] + kept <= (usable_memory() // 2 if limit is None else limit)
-    operator = get_backend(problem.backend).normal_operator(
+    operator = get_backend(problem.backend, problem.tokens).normal_operator(
         problem.tokens, problem.targets, problem.weights, problem.positions, features, keep=keep
     )
     return operator, kept if keep else 0

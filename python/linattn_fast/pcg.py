@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
+from .device import module_of, put
 from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution, refine
 from .tokens import Floats
@@ -154,9 +155,9 @@ class _Solve:
 
     def gradient(self, C: Floats) -> Floats:
         """Mean w (y - C h) h' - alpha C, from the data."""
-        C = np.ascontiguousarray(C)
+        C = module_of(C).ascontiguousarray(C)
         total = self.operator.gradient(C).gradient
-        return np.asarray(total / self.operator.total_weight - self.alpha * C)
+        return total / self.operator.total_weight - self.alpha * C
 
     def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
         """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
@@ -193,7 +194,7 @@ class _Solve:
 
     def first(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
         """Solve for the gradient at zero."""
-        self.start = np.zeros_like(gradient)
+        self.start = module_of(gradient).zeros_like(gradient)
         return self.correction(coordinates, gradient)
 
     def refined(
@@ -228,7 +229,11 @@ class _Solve:
 
 
 def _least_ritz_value(
-    operator: NormalOperator, coordinates: Coordinates, watch: Watch | None, limit: int
+    operator: NormalOperator,
+    coordinates: Coordinates,
+    watch: Watch | None,
+    limit: int,
+    place: Floats,
 ) -> tuple[float, int]:
     """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
 
@@ -239,7 +244,7 @@ def _least_ritz_value(
         operator,
         coordinates,
         0.0,
-        np.random.default_rng(0).standard_normal((1, *coordinates.shape)),
+        put(np.random.default_rng(0).standard_normal((1, *coordinates.shape)), like=place),
         tolerance=_PROBE_TOLERANCE,
         limit=limit,
         watch=watch,
@@ -298,13 +303,14 @@ def _solved(solve: _Solve) -> PcgSolution:
     else:
         C, steps = solve.refined(whitening, C, state)
         if alpha == 0:  # of features that are always zero, no data speaks
-            C = np.where(factors.diagonal.ravel() == 0, 0.0, C)
+            C = _seen(C, factors)
     if solve.error is not None:
         reasons.append(f"coefficients estimated to err by {solve.error:.1e}")
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-    error = float(operator.gradient(np.ascontiguousarray(C)).squared_error.sum()) / weight
+    C = module_of(C).ascontiguousarray(C)
+    error = float(operator.gradient(C).squared_error.sum()) / weight
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
     return PcgSolution(
         Solution(C, steps, error),
@@ -319,7 +325,9 @@ def _solved(solve: _Solve) -> PcgSolution:
 
 def _is_singular(solve: _Solve, whitening: Whitening) -> bool:
     """Whether the whitened second moment has null directions."""
-    least, spent = _least_ritz_value(solve.operator, whitening, solve.watch, solve.limit)
+    least, spent = _least_ritz_value(
+        solve.operator, whitening, solve.watch, solve.limit, whitening.left
+    )
     solve.iterations += spent
     return least < _NULL
 
@@ -345,4 +353,10 @@ def _of_least_norm(
         reasons.append("singular second moment, solution of least norm from plain iterations")
         return solve.refined(plain, first, state)
     reasons.append("singular second moment; the solution is one of many, not that of least norm")
-    return np.where(factors.diagonal.ravel() == 0, 0.0, C), ()
+    return _seen(C, factors), ()
+
+
+def _seen(C: Floats, factors: KroneckerFactors) -> Floats:
+    """C with zeros for features that are zero in every sample."""
+    seen: Floats = module_of(C).where(factors.diagonal.ravel() == 0, 0.0, C)
+    return seen

@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .backend import Precision
+from .device import cupy
 from .features import Features
 from .few_heads import require_every_feature
 from .memory import as_memory_limit, estimate_memory, require_memory
@@ -153,3 +154,11 @@ class Problem:
         with Bar(self.n_samples, "moments", progress) as report:
             moments.add_checked(self.tokens, self.targets, self.weights, report)
         return moments
+
+
+def on_current_device(problem: Problem) -> Problem:
+    """The same data on the current CUDA device, where it is not on one already."""
+    here = cupy().empty(0)
+    if problem.tokens.device is not None:
+        return problem
+    return replace(problem, tokens=problem.tokens.put(here), targets=problem.targets.put(here))

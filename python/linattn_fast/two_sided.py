@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .backend import cpu
+from .device import is_on_device
 from .threads import get_num_threads
 from .tokens import Floats
 
@@ -19,8 +20,8 @@ if cpu.MISSING is None:
 
 def two_sided(left: Floats, X: Floats, right: Floats) -> Floats:
     """L X_a R' (m, q, k) for L (q, r), X (m, r, t) and R (k, t)."""
-    if cpu.MISSING is not None:
-        return np.asarray(left @ X @ right.T)
+    if cpu.MISSING is not None or is_on_device(X):
+        return left @ X @ right.T
     (m, r, t), (q, k), threads = X.shape, (len(left), len(right)), get_num_threads()
     rows = np.ascontiguousarray(X).reshape(m * r, t)
     inner = _cpu.multiply_transposed(right, rows, threads).reshape(k, m, r)  # R X_a'

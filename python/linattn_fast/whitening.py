@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-from scipy.linalg import eigh
-
+from .device import module_of
 from .normal_operator import KroneckerFactors
-from .solve import EPS, SpectralFactor, decompose
+from .solve import EPS, SpectralFactor, algebra_of, decompose
 from .tokens import Floats
 from .two_sided import two_sided
 
@@ -54,7 +52,8 @@ class Whitening:
     @cached_property
     def _transposed(self) -> tuple[Floats, Floats]:
         """L' and R', row by row in memory."""
-        return np.ascontiguousarray(self.left.T), np.ascontiguousarray(self.right.T)
+        xp = module_of(self.left)
+        return xp.ascontiguousarray(self.left.T), xp.ascontiguousarray(self.right.T)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,7 +73,7 @@ class Whitening:
         """See :meth:`Coordinates.transpose`."""
         maps = gradient.reshape(len(gradient), len(self.left), len(self.right))
         left, right = self._transposed
-        return np.asarray(two_sided(left, maps, right) * self.scale)
+        return two_sided(left, maps, right) * self.scale
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,8 @@ class PlainCoordinates:
 def _inverse_root(factor: SpectralFactor) -> Floats:
     """L in the range of A with L' A L = I, one column for each direction that is not zero."""
     kept = factor.values[len(factor.values) - factor.rank :]
-    return factor.shortest(np.diag(1 / np.sqrt(kept)))
+    xp = module_of(kept)
+    return factor.shortest(xp.diag(1 / xp.sqrt(kept)))
 
 
 def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whitening:
@@ -114,15 +114,16 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
     reached is the range of A (x) B.
     """
     A, B = factors.pairs / total_weight, factors.queries / total_weight
-    if alpha > EPS * float(np.trace(A) * np.trace(B)):
-        a, left = eigh(A, check_finite=False)
-        b, right = eigh(B, check_finite=False)
-        products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
+    xp = module_of(A)
+    if alpha > EPS * float(A.trace() * B.trace()):
+        a, left = algebra_of(A).eigenpairs(A)
+        b, right = algebra_of(B).eigenpairs(B)
+        products = xp.maximum(a, 0.0)[:, None] * xp.maximum(b, 0.0)
         condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
-        scale = 1 / np.sqrt(products + alpha)
-        return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
+        scale = 1 / xp.sqrt(products + alpha)
+        return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
     first, second = decompose(A), decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
-    scale = np.ones((first.rank, second.rank))
+    scale = xp.ones((first.rank, second.rank))
     condition = first.condition * second.condition
-    return Whitening(np.ascontiguousarray(left), np.ascontiguousarray(right), scale, condition)
+    return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
