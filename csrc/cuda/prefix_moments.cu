@@ -5,11 +5,11 @@ namespace linattn::cuda {
 namespace {
 
 // Rows in ascending order, and which of them start a sequence.
-class RowWalk {
+class SequenceStarts {
  public:
-  __device__ RowWalk(const Batch& tokens, std::int64_t row) : tokens_(tokens), sequence_(tokens.sequence_of(row)) {}
+  __device__ SequenceStarts(const Batch& tokens, std::int64_t row) : tokens_(tokens), sequence_(tokens.sequence_of(row)) {}
 
-  __device__ bool starts_at(std::int64_t row) {
+  __device__ bool at(std::int64_t row) {
     while (tokens_.end(sequence_) <= row) ++sequence_;
     return tokens_.begin(sequence_) == row;
   }
@@ -19,6 +19,20 @@ class RowWalk {
   std::int64_t sequence_;
 };
 
+// Rows of one span, and one of the pairs: what a thread of the walks below has.
+struct Walk {
+  std::int64_t begin, end, u;
+  bool empty;
+
+  __device__ Walk(std::int64_t pairs, std::int64_t first, std::int64_t rows) {
+    const std::int64_t span = element_number() / pairs;
+    begin = first + span * span_rows;
+    end = begin + span_rows < first + rows ? begin + span_rows : first + rows;
+    u = element_number() % pairs;
+    empty = begin >= end;
+  }
+};
+
 __device__ double product(const Batch& tokens, Pair pair, std::int64_t row) {
   return tokens.values[row * tokens.width + pair.j] * tokens.values[row * tokens.width + pair.k];
 }
@@ -26,23 +40,21 @@ __device__ double product(const Batch& tokens, Pair pair, std::int64_t row) {
 // sums[span, u]: from the span's last sequence start, or from its first row; starts[span]: whether it has a start (0, 1).
 __global__ void __launch_bounds__(threads_per_block)
     sum_spans(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, double* sums, double* starts) {
-  const std::int64_t element = element_number(), span = element / pairs.count, u = element % pairs.count;
-  if (span * span_rows >= rows) return;
-  const Pair pair = pairs[u];
-  const std::int64_t begin = first + span * span_rows;
-  const std::int64_t end = begin + span_rows < first + rows ? begin + span_rows : first + rows;
-  RowWalk walk(tokens, begin);
+  const Walk own(pairs.count, first, rows);
+  if (own.empty) return;
+  const Pair pair = pairs[own.u];
+  SequenceStarts starts_in(tokens, own.begin);
   double sum = 0.0;
   bool any = false;
-  for (std::int64_t row = begin; row < end; ++row) {
-    if (walk.starts_at(row)) {
+  for (std::int64_t row = own.begin; row < own.end; ++row) {
+    if (starts_in.at(row)) {
       sum = 0.0;
       any = true;
     }
     sum += product(tokens, pair, row);
   }
-  sums[element] = sum;
-  if (u == 0) starts[span] = any ? 1.0 : 0.0;
+  sums[element_number()] = sum;
+  if (own.u == 0) starts[element_number() / pairs.count] = any ? 1.0 : 0.0;
 }
 
 // sums[span, u] becomes what the span's first row continues; carry[u] what the row after the last one would.
@@ -62,17 +74,15 @@ __global__ void __launch_bounds__(threads_per_block)
 
 __global__ void __launch_bounds__(threads_per_block)
     write_prefixes(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, const double* carried, double* s) {
-  const std::int64_t element = element_number(), span = element / pairs.count, u = element % pairs.count;
-  if (span * span_rows >= rows) return;
-  const Pair pair = pairs[u];
-  const std::int64_t begin = first + span * span_rows;
-  const std::int64_t end = begin + span_rows < first + rows ? begin + span_rows : first + rows;
-  RowWalk walk(tokens, begin);
-  double sum = carried[element];
-  for (std::int64_t row = begin; row < end; ++row) {
-    if (walk.starts_at(row)) sum = 0.0;
+  const Walk own(pairs.count, first, rows);
+  if (own.empty) return;
+  const Pair pair = pairs[own.u];
+  SequenceStarts starts_in(tokens, own.begin);
+  double sum = carried[element_number()];
+  for (std::int64_t row = own.begin; row < own.end; ++row) {
+    if (starts_in.at(row)) sum = 0.0;
     sum += product(tokens, pair, row);
-    s[(row - first) * pairs.count + u] = sum;
+    s[(row - first) * pairs.count + own.u] = sum;
   }
 }
 
