@@ -15,6 +15,7 @@ the fewest heads that have its coefficients are found
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from .backend import BackendInfo, backends
 from .certificate import Certificate
@@ -28,6 +29,7 @@ from .memory import estimate_memory
 from .moments import Moments
 from .recovery import recover_heads
 from .result import Fit, FitInfo, load
+from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
 from .threads import get_num_threads, set_num_threads
 
 try:
@@ -35,7 +37,12 @@ try:
 except _PackageNotFoundError:  # imported from a source tree
     __version__ = "0+unknown"
 
+if _TYPE_CHECKING:
+    from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
+
+# LinearAttentionRegressor is not among these, so that a star needs no scikit-learn.
 __all__ = [
+    "AlphaChoice",
     "BackendInfo",
     "Certificate",
     "Features",
@@ -46,8 +53,10 @@ __all__ = [
     "Heads",
     "Moments",
     "Recovery",
+    "RidgePath",
     "backends",
     "certify",
+    "choose_alpha",
     "cubic_features",
     "estimate_memory",
     "fit",
@@ -57,8 +66,21 @@ __all__ = [
     "match_heads",
     "paper_features",
     "recover_heads",
+    "ridge_path",
     "set_num_threads",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "LinearAttentionRegressor":  # imported when asked for: scikit-learn is an extra
+        from .estimator import LinearAttentionRegressor  # noqa: PLC0415
+
+        return LinearAttentionRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "LinearAttentionRegressor"]
 
 
 def _warn_if_not_compiled() -> None:
