@@ -172,7 +172,6 @@ def test_queries_that_never_meet_are_decomposed_block_by_block(rng):
     samples = explicit(list(Z), y, np.ones(N), "last")
     for i, alpha in enumerate([0.1, 10.0]):
         C, error, freedom = brute_force(*samples, alpha)
-        relative = rounding(moments, alpha)
         assert np.linalg.norm(path.coefficients[i] - C) <= tolerance(moments, alpha, C)
         assert path.mean_squared_errors[i] == pytest.approx(error, rel=1e-10)
         assert path.degrees_of_freedom[i] == pytest.approx(freedom, rel=1e-10)

@@ -83,11 +83,10 @@ def _targets(y: object, X: object, positions: Positions) -> object:
 
 def _lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
     """Whether checked targets came without the axis of outputs, which means one."""
-    if positions == "last":
-        return np.ndim(y) == 1
-    if isinstance(_sequences(X), list | tuple):
-        return np.ndim(y[0]) == 1
-    return len(y.shape) == 2 if hasattr(y, "shape") else np.ndim(y) == 2
+    if positions != "last" and isinstance(_sequences(X), list | tuple):
+        return np.asarray(y[0]).ndim == 1
+    axes = len(y.shape) if hasattr(y, "shape") else np.asarray(y).ndim
+    return axes == (1 if positions == "last" else 2)
 
 
 class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
