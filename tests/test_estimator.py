@@ -23,7 +23,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 Regressor = la.LinearAttentionRegressor
 
@@ -403,8 +403,19 @@ DOES_NOT_APPLY = {
 }
 
 
-@parametrize_with_checks(
-    [OneToken(heads=None, alpha=1e-6)], expected_failed_checks=lambda _: DOES_NOT_APPLY
+def name_of(value):
+    return value.func.__name__ if hasattr(value, "func") else type(value).__name__
+
+
+# What parametrize_with_checks does, but with a list: of a generator, new versions of pytest warn
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    list(
+        estimator_checks_generator(
+            OneToken(heads=None, alpha=1e-6), expected_failed_checks=DOES_NOT_APPLY, mark="xfail"
+        )
+    ),
+    ids=name_of,
 )
 def test_checks_with_one_token_a_sequence(estimator, check):
     check(estimator)
