@@ -1,5 +1,7 @@
 """Ridge paths and the choice of alpha, held to explicit features and to a fit for each alpha."""
 
+import importlib
+
 import loops
 import numpy as np
 import pytest
@@ -283,3 +285,66 @@ def test_too_large_a_path_is_refused_before_any_work(rng, monkeypatch):
     monkeypatch.setattr("linattn_fast.memory.usable_memory", lambda: 1000)
     with pytest.raises(MemoryError, match="^ridge_path: d = 2 \\(6 features\\), 1 alphas, needs"):
         la.ridge_path(moments, [1.0])
+    with pytest.raises(
+        MemoryError, match="^leave_one_out: d = 2 \\(6 features\\), 2 alphas, needs"
+    ):
+        la.leave_one_out(np.ones((9, 3, 2)), np.ones(9), [1.0, 2.0])
+
+
+# --------------------------------------------------------------------------------- leave one out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leaving_one_out_is_fitting_to_the_others(rng, positions, weighted):
+    d, d_out, N = 2, 2, 25
+    Z = ragged(rng, N, d, longest=4)
+    y = targets_of(rng, Z, d_out, positions)
+    w = rng.uniform(0.1, 3, N) if weighted else np.ones(N)
+    alphas = [0.3, 1e-3, 30.0]
+    choice = la.leave_one_out(
+        Z, y, alphas, positions=positions, sample_weight=w if weighted else None
+    )
+    total = np.zeros(3)
+    for k in range(N):
+        H, t, v = explicit(Z[k : k + 1], y[k : k + 1], w[k : k + 1], positions)
+        others = [i for i in range(N) if i != k]
+        rest = explicit([Z[i] for i in others], [y[i] for i in others], w[others], positions)
+        for i, alpha in enumerate(alphas):
+            C = brute_force(*rest, alpha)[0]
+            squares = ((H @ C.T - t) ** 2).sum(axis=1)
+            # Errors of 1e-16 grow by the condition, at most 1e6 here, and by 1 / (1 - leverage)
+            assert choice.errors[i, k] == pytest.approx(squares.mean(), rel=1e-8)
+            total[i] += v @ squares
+    np.testing.assert_allclose(choice.mean_errors, total / choice.moments.total_weight, rtol=1e-8)
+    assert choice.alpha == alphas[int(np.argmin(total))]
+
+
+def test_what_the_others_do_not_determine_is_infinite(rng):
+    """One sequence alone has the second coordinate; without a ridge the rest says nothing of it."""
+    Z = rng.standard_normal((20, 3, 2))
+    Z[:-1, :, 1] = 0
+    y = rng.standard_normal(20)
+    choice = la.leave_one_out(Z, y, [0.0, 1.0])
+    assert np.isinf(choice.mean_errors[0])
+    assert np.isfinite(choice.errors[1]).all()
+    assert choice.alpha == 1.0
+    with pytest.raises(ValueError, match="^alphas: with none of them do the other sequences"):
+        la.leave_one_out(Z, y, [0.0])
+    one = np.zeros(20)
+    one[3] = 1
+    with pytest.raises(ValueError, match="^sample_weight: at least two sequences"):
+        la.leave_one_out(Z, y, [1.0], sample_weight=one)
+    with pytest.raises(ValueError, match="^Z: the data is read twice"):
+        la.leave_one_out(iter([(Z, y)]), None, [1.0])
+
+
+def test_leaving_one_out_in_chunks_and_from_a_stream(rng, monkeypatch):
+    Z, y = rng.standard_normal((40, 3, 2)), rng.standard_normal((40, 3))
+    expected = la.leave_one_out(Z, y, [0.1], positions="all")
+    module = importlib.import_module("linattn_fast.leave_one_out")  # the function has its name
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * 6 * 7)
+    found = la.leave_one_out(Z, y, [0.1], positions="all")
+    np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-10)
+    batches = [(Z[:15], y[:15]), (Z[15:], y[15:])]
+    streamed = la.leave_one_out(batches, None, [0.1], positions="all")
+    np.testing.assert_allclose(streamed.errors, expected.errors, rtol=1e-10)

@@ -24,6 +24,7 @@ from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
 from .heads import Heads, Recovery
+from .leave_one_out import leave_one_out
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
@@ -62,6 +63,7 @@ __all__ = [
     "fit",
     "get_num_threads",
     "head_path",
+    "leave_one_out",
     "load",
     "match_heads",
     "paper_features",

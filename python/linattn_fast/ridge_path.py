@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .block_factors import factorise_moments
+from .features import Features
 from .memory import estimate_memory, require_memory
 from .moments import Moments
 from .query_groups import features_of_group, moments_of, query_groups
 from .solve import MARGIN, eigenpairs, rounding_level
-from .tokens import Floats
+from .tokens import Floats, Positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +48,22 @@ class RidgePath:
 
 @dataclass(frozen=True, eq=False)
 class AlphaChoice:
-    """Errors on held-out folds. Made by :func:`choose_alpha`."""
+    """Errors on held-out data. Made by :func:`choose_alpha` and :func:`leave_one_out`."""
 
     alphas: Floats
     """(m,), as given."""
     errors: Floats
-    """(m, K): mean squared error on fold k of the layer fitted to the others."""
+    """(m, K): mean squared error on fold k, or sequence k, of the layer fitted to the others."""
     mean_errors: Floats
-    """(m,): of all folds together, each with its weight."""
+    """(m,): of all of them together, each with its weight."""
     alpha: float
     """The alpha of least mean error; the largest of several."""
     moments: Moments
-    """Of all folds together, to be fitted with that alpha."""
+    """Of all data together, to be fitted with that alpha."""
 
 
 @dataclass(frozen=True)
-class _Block:
+class EigenBlock:
     """Lambda = U diag(w) U' on the features of one group of queries, and g = U'b."""
 
     features: npt.NDArray[np.intp]
@@ -88,7 +89,7 @@ class _Block:
         return np.asarray((self.values / (self.values + alphas[:, None])).sum(axis=1))
 
 
-def _as_alphas(alphas: object) -> Floats:
+def as_alphas(alphas: object) -> Floats:
     """Check ridges, (m,)."""
     try:
         given = np.asarray(alphas)
@@ -118,17 +119,17 @@ def _require_targets(moments: object, name: str) -> Moments:
     return moments
 
 
-def _require_memory(moments: Moments, m: int) -> None:
-    """Raise MemoryError when the decomposition and m solutions are too large."""
-    estimate = estimate_memory(
-        moments.d, moments.d_out, positions=moments.positions, features=moments.features
-    )
-    solutions = 8 * 3 * m * moments.d_out * moments.dimension  # filtered, rotated, collected
-    what = f"ridge_path: d = {moments.d} ({moments.dimension} features), {m} alphas,"
-    require_memory(estimate["eigh"] + solutions, what)
+def require_room(
+    name: str, features: Features, d_out: int, positions: Positions, solutions: int
+) -> None:
+    """Raise MemoryError when the decomposition and so many solutions are too large."""
+    estimate = estimate_memory(features.d, d_out, positions=positions, features=features)
+    more = 8 * 3 * solutions * d_out * features.count  # filtered, rotated, collected
+    what = f"{name}: d = {features.d} ({features.count} features), {solutions} alphas,"
+    require_memory(estimate["eigh"] + more, what)
 
 
-def _decomposed(moments: Moments) -> list[_Block]:
+def decomposed(moments: Moments) -> list[EigenBlock]:
     """Eigendecomposition of Lambda, block by block where queries never occur together."""
     b = moments.cross() / moments.required_weight()
     blocks = []
@@ -136,7 +137,7 @@ def _decomposed(moments: Moments) -> list[_Block]:
         matrix = moments_of(moments, group).second_moment()
         values, vectors, _ = eigenpairs(matrix, scaled=False)
         where = features_of_group(moments.features, group)
-        blocks.append(_Block(where, np.maximum(values, 0.0), vectors, vectors.T @ b[where]))
+        blocks.append(EigenBlock(where, np.maximum(values, 0.0), vectors, vectors.T @ b[where]))
     return blocks
 
 
@@ -169,9 +170,9 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     >>> path.coefficients.shape, path.degrees_of_freedom.round(1)
     ((3, 2, 18), array([18. , 15.2,  2.7]))
     """
-    moments, given = _require_targets(moments, "moments"), _as_alphas(alphas)
-    _require_memory(moments, len(given))
-    blocks = _decomposed(moments)
+    moments, given = _require_targets(moments, "moments"), as_alphas(alphas)
+    require_room("ridge_path", moments.features, moments.d_out, moments.positions, len(given))
+    blocks = decomposed(moments)
     p, weight = moments.dimension, moments.required_weight()
     largest = max(float(block.values[-1]) for block in blocks)
     smallest = min(float(block.values[0]) for block in blocks)
@@ -256,7 +257,7 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
     if len(folds) < 2:
         raise ValueError(f"folds: at least two are needed, got {len(folds)}")
     parts = [_require_targets(fold, f"folds[{k}]") for k, fold in enumerate(folds)]
-    given = _as_alphas(alphas)
+    given = as_alphas(alphas)
     everything = parts[0].merged(parts[1:])  # raises where the folds are of different kinds
     errors = np.empty((len(given), len(parts)))
     for k, fold in enumerate(parts):
@@ -265,5 +266,9 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
         errors[:, k] = _errors_of(fold, ridge_path(first.merged(others), given).coefficients)
     mean = errors @ np.array([fold.total_weight for fold in parts])
     mean /= everything.total_weight
-    alpha = float(given[mean == mean.min()].max())
-    return AlphaChoice(given, errors, mean, alpha, everything)
+    return AlphaChoice(given, errors, mean, best_alpha(given, mean), everything)
+
+
+def best_alpha(alphas: Floats, errors: Floats) -> float:
+    """The alpha of least error; the largest of several."""
+    return float(alphas[errors == errors.min()].max())
