@@ -348,3 +348,14 @@ def test_leaving_one_out_in_chunks_and_from_a_stream(rng, monkeypatch):
     batches = [(Z[:15], y[:15]), (Z[15:], y[15:])]
     streamed = la.leave_one_out(batches, None, [0.1], positions="all")
     np.testing.assert_allclose(streamed.errors, expected.errors, rtol=1e-10)
+
+
+def test_a_sequence_that_alone_determines_something_is_infinite_without_it(positions):
+    """Of one coordinate, where only sequence 2 is not zero: all data determine the layer."""
+    Z = np.zeros((5, 1, 1))
+    Z[2] = 1.5
+    y = np.arange(5.0) if positions == "last" else np.arange(5.0)[:, None]
+    choice = la.leave_one_out(Z, y, [0.0, 1.0], positions=positions)
+    np.testing.assert_allclose(choice.errors[0], [0, 1, np.inf, 9, 16], rtol=1e-14)
+    np.testing.assert_allclose(choice.errors[1], np.arange(5.0) ** 2, rtol=1e-14)
+    assert choice.alpha == 1.0
