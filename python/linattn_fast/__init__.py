@@ -13,13 +13,12 @@ the fewest heads that have its coefficients are found
     fit.predict(Z_new)
 """
 
-from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
+from .distribution import VERSION as _VERSION
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
@@ -28,15 +27,13 @@ from .leave_one_out import leave_one_out
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
+from .pcg import Pcg
 from .recovery import recover_heads
 from .result import Fit, FitInfo, load
 from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
 from .threads import get_num_threads, set_num_threads
 
-try:
-    __version__ = _version("linattn-fast")
-except _PackageNotFoundError:  # imported from a source tree
-    __version__ = "0+unknown"
+__version__ = _VERSION
 
 if _TYPE_CHECKING:
     from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
@@ -53,6 +50,7 @@ __all__ = [
     "HeadPath",
     "Heads",
     "Moments",
+    "Pcg",
     "Recovery",
     "RidgePath",
     "backends",

@@ -18,10 +18,12 @@ from scipy.sparse import issparse
 
 from .backend import Precision
 from .certificate import Certificate
+from .device import to_host
 from .features import Features
 from .fitting import fit
 from .heads import Heads
 from .moments import Moments
+from .pcg import Pcg
 from .problem import Settings
 from .result import Fit, FitInfo
 from .solve import Solver
@@ -107,10 +109,10 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         "minimal" recovers as few heads as there are, "svd" those of an SVD, None leaves them out,
         which saves time in a search; a number H fits the best layer with at most H heads.
     solver
-        "auto", "cholesky", "eigh", "dual", "qr" or "pcg"; one of the first three for
-        :meth:`partial_fit`.
+        "auto", "cholesky", "eigh", "dual", "qr", "pcg" or ``Pcg(tol=...)``; one of the first three
+        for :meth:`partial_fit`.
     backend
-        "auto", "cpu" or "numpy".
+        "auto", "cpu", "numpy" or "cuda"; results are on the host, as scikit-learn's tools expect.
     precision
         "float64" or "mixed".
     features
@@ -164,7 +166,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         positions: Positions = "last",
         alpha: float = 0.0,
         heads: str | int | None = "minimal",
-        solver: Solver = "auto",
+        solver: Solver | Pcg = "auto",
         backend: str = "auto",
         precision: Precision = "float64",
         features: Features | None = None,
@@ -220,7 +222,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
                 backend=self.backend,
                 precision=self.precision,
                 **self._solving(),
-            )
+            ).get()
         if hasattr(self, "moments_"):
             del self.moments_
         self._fit: Fit | None = result
@@ -250,7 +252,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         """
         positions = as_positions(self.positions)
         solving = self._solving()
-        if solving["solver"] in ("dual", "qr", "pcg"):
+        if Settings.of(**solving).solver in ("dual", "qr", "pcg"):  # checks all of them
             raise ValueError(
                 f"solver: {self.solver!r} needs all data at once; partial_fit keeps moments, "
                 "which 'auto', 'cholesky' and 'eigh' solve"
@@ -286,10 +288,9 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         return self
 
     def _solving(self) -> dict[str, Any]:
-        """Parameters of solving, checked."""
-        return vars(
-            Settings(self.alpha, self.heads, self.solver, self.certify, self.memory_limit)
-        ).copy()
+        """Parameters of solving, as they are now."""
+        names = ("alpha", "heads", "solver", "certify", "memory_limit")
+        return {name: getattr(self, name) for name in names}
 
     # ------------------------------------------------------------------------------------ results
 
@@ -297,7 +298,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         """The layer, solved for if batches have come since it was last."""
         check_is_fitted(self)
         if self._fit is None:
-            self._fit = self.moments_.fit(**self._solve_with)
+            self._fit = self.moments_.fit(**self._solve_with).get()
         return self._fit
 
     @property
@@ -337,7 +338,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
             tokens = as_tokens(_sequences(X))
             self._require_width(tokens)
             y = learned.predict(tokens, backend=self.backend)
-        rows = np.concatenate(y) if isinstance(y, list) else y
+        rows = np.concatenate([to_host(each) for each in y]) if isinstance(y, list) else to_host(y)
         return tokens, learned, rows.reshape(-1, learned.d_out)
 
     def predict(self, X: object) -> Array | list[Array]:

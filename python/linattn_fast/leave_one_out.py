@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from .device import to_host
 from .features import Features
 from .moments import Moments
 from .problem import Problem
@@ -87,7 +88,7 @@ def _chunks(
     part: Problem, features: Features
 ) -> Iterator[tuple[Floats, Floats, Floats, npt.NDArray[np.int64]]]:
     """Features (rows, p) and targets (rows, d_out) of some sequences, their weights and lengths."""
-    tokens, y = part.tokens, part.targets.rows().astype(np.float64)
+    tokens, y = part.tokens, to_host(part.targets.rows()).astype(np.float64)
     weights = np.ones(len(tokens)) if part.weights is None else part.weights
     lengths = np.ones(len(tokens), np.int64) if part.positions == "last" else tokens.lengths
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -96,7 +97,7 @@ def _chunks(
     while first < len(tokens):
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, "right")) - 1)
         H = features.of(Tokens(tuple(map(tokens.sequence, range(first, last)))), part.positions)
-        yield H, y[starts[first] : starts[last]], weights[first:last], lengths[first:last]
+        yield to_host(H), y[starts[first] : starts[last]], weights[first:last], lengths[first:last]
         first = last
 
 
@@ -148,7 +149,7 @@ def leave_one_out(
     if isinstance(problem, StreamedProblem) and not problem.source.rereadable:
         raise ValueError("Z: the data is read twice, and an iterator can be read only once")
     require_room("leave_one_out", problem.features, problem.d_out, positions, len(given))
-    moments = problem.moments(False)
+    moments = problem.moments(False).get()
     spectrum = _Spectrum(moments)
     errors, weights = [], []
     with problem.parts() as parts:

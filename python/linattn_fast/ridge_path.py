@@ -107,7 +107,7 @@ def as_alphas(alphas: object) -> Floats:
 
 
 def _require_targets(moments: object, name: str) -> Moments:
-    """Check moments that something can be fitted to."""
+    """Check moments that something can be fitted to, and bring them home."""
     if not isinstance(moments, Moments):
         raise TypeError(f"{name}: Moments are needed, got {type(moments).__name__}")
     if moments.d_out == 0:
@@ -116,7 +116,7 @@ def _require_targets(moments: object, name: str) -> Moments:
         raise ValueError(
             f"{name}: {moments.n_samples} samples of total weight 0; update with data first"
         )
-    return moments
+    return moments.get()
 
 
 def require_room(

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .device import to_host
 from .features import Features
 from .tokens import Array
 
@@ -37,7 +38,8 @@ def write(
                 format=np.array(f"linattn_fast.{kind}"),
                 version=np.array(version),
                 meta=np.array(json.dumps(meta)),
-                **arrays,  # type: ignore[arg-type]  # numpy types the keyword allow_pickle too
+                # numpy types the keyword allow_pickle too
+                **{name: to_host(array) for name, array in arrays.items()},  # type: ignore[arg-type]
             )
             file.flush()
             os.fsync(file.fileno())
