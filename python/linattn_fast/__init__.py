@@ -13,6 +13,8 @@ the fewest heads that have its coefficients are found
     fit.predict(Z_new)
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
@@ -21,17 +23,24 @@ from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
 from .heads import Heads, Recovery
+from .leave_one_out import leave_one_out
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
 from .pcg import Pcg
 from .recovery import recover_heads
 from .result import Fit, FitInfo, load
+from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
 from .threads import get_num_threads, set_num_threads
 
 __version__ = _VERSION
 
+if _TYPE_CHECKING:
+    from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
+
+# LinearAttentionRegressor is not among these, so that a star needs no scikit-learn.
 __all__ = [
+    "AlphaChoice",
     "BackendInfo",
     "Certificate",
     "Features",
@@ -43,19 +52,35 @@ __all__ = [
     "Moments",
     "Pcg",
     "Recovery",
+    "RidgePath",
     "backends",
     "certify",
+    "choose_alpha",
     "cubic_features",
     "estimate_memory",
     "fit",
     "get_num_threads",
     "head_path",
+    "leave_one_out",
     "load",
     "match_heads",
     "paper_features",
     "recover_heads",
+    "ridge_path",
     "set_num_threads",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "LinearAttentionRegressor":  # imported when asked for: scikit-learn is an extra
+        from .estimator import LinearAttentionRegressor  # noqa: PLC0415
+
+        return LinearAttentionRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "LinearAttentionRegressor"]
 
 
 def _warn_if_not_compiled() -> None:

@@ -1,0 +1,388 @@
+"""The layer as a scikit-learn regressor; needs the extra ``linattn_fast[sklearn]``.
+
+    model = la.LinearAttentionRegressor(alpha=1e-3).fit(X, y)
+    GridSearchCV(model, {"alpha": [0.0, 1e-3, 1.0]}).fit(X, y)
+
+X is what the rest of the package calls Z: (N, n, d), or a list or an object array of (n_i, d).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from .backend import Precision
+from .certificate import Certificate
+from .device import to_host
+from .features import Features
+from .fitting import fit
+from .heads import Heads
+from .moments import Moments
+from .pcg import Pcg
+from .problem import Settings
+from .result import Fit, FitInfo
+from .solve import Solver
+from .tokens import (
+    Array,
+    Floats,
+    Positions,
+    Tokens,
+    as_positions,
+    as_targets,
+    as_tokens,
+    as_weights,
+)
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.metrics import r2_score
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:
+    raise ImportError(
+        f"LinearAttentionRegressor: scikit-learn is needed ({error}); "
+        "pip install 'linattn_fast[sklearn]'"
+    ) from error
+
+
+@contextmanager
+def _calling_tokens_x() -> Iterator[None]:
+    """Errors about Z are about X here."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        message = re.sub(r"\bZ\b", "X", str(error))
+        if message == str(error):
+            raise
+        raise type(error)(message) from None
+
+
+def _sequences(value: object) -> object:
+    """An object array of sequences as a list; everything else as it is."""
+    if issparse(value):
+        raise TypeError("X: sparse input is not supported; an array (N, n, d) is needed")
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
+        return list(value)
+    return value
+
+
+def _targets(y: object, X: object, positions: Positions) -> object:
+    """Targets in the form that goes with X: one a token, a list for a list."""
+    if y is None:
+        raise ValueError(
+            "y: targets are needed; LinearAttentionRegressor requires y to be passed, "
+            "but the target y is None"
+        )
+    if positions == "last":
+        return y
+    ragged = isinstance(_sequences(X), list | tuple)
+    return list(y) if ragged and isinstance(y, np.ndarray) else _sequences(y)
+
+
+def _lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
+    """Whether checked targets came without the axis of outputs, which means one."""
+    if positions != "last" and isinstance(_sequences(X), list | tuple):
+        return np.asarray(y[0]).ndim == 1
+    axes = len(y.shape) if hasattr(y, "shape") else np.asarray(y).ndim
+    return axes == (1 if positions == "last" else 2)
+
+
+class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
+    """Linear attention learned to the global optimum, for scikit-learn's tools.
+
+    Minimises ``(1/W) sum_i w_i ||C h(X_i) - y_i||^2 + alpha ||C||_F^2`` over the coefficients C of
+    the cubic features h of a sequence, see :func:`linattn_fast.fit`.
+
+    Parameters
+    ----------
+    positions
+        Which tokens have targets: "last", the last of each sequence, y (N, d_out) or (N,); "all",
+        every token, each attending to the whole sequence; "causal", every token, each attending to
+        the prefix that ends with it; then y is (N, n, d_out) or (N, n), or as ragged as X.
+    alpha
+        Ridge.
+    heads
+        "minimal" recovers as few heads as there are, "svd" those of an SVD, None leaves them out,
+        which saves time in a search; a number H fits the best layer with at most H heads.
+    solver
+        "auto", "cholesky", "eigh", "dual", "qr", "pcg" or ``Pcg(tol=...)``; one of the first three
+        for :meth:`partial_fit`.
+    backend
+        "auto", "cpu", "numpy" or "cuda"; results are on the host, as scikit-learn's tools expect.
+    precision
+        "float64" or "mixed".
+    features
+        Which features take part, :class:`linattn_fast.Features`; None is all.
+    certify
+        Whether to make the certificate.
+    memory_limit
+        Bytes that may be used beside the data; the machine's memory by default.
+
+    Attributes
+    ----------
+    coef_ : array (d_out, p)
+        Coefficients of the features; like the next three, solved for when first asked for after
+        :meth:`partial_fit`.
+    heads_ : Heads or None
+        The recovered heads.
+    certificate_ : Certificate or None
+        Does the data determine the layer?
+    info_ : FitInfo
+        Which solver ran and why, and how exact the answer is.
+    moments_ : Moments
+        Of the batches given to :meth:`partial_fit`; not there after :meth:`fit`.
+    n_features_in_ : int
+        Coordinates of a token, d.
+
+    Notes
+    -----
+    Predictions have the form of the targets: without the axis of outputs if y had none, and for
+    "all" and "causal" positions a list for a list X and an object array for an object array.
+    Scorers by name, such as "neg_mean_squared_error", take y of at most two axes, hence "last"
+    positions; :meth:`score`, the default everywhere, takes all.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> from sklearn.model_selection import cross_val_score
+    >>> rng = np.random.default_rng(0)
+    >>> truth = la.Heads(rng.standard_normal((2, 1, 3)), rng.standard_normal((2, 3, 3)))
+    >>> X = rng.standard_normal((200, 8, 3))
+    >>> y = truth(X)[:, 0]
+    >>> model = la.LinearAttentionRegressor().fit(X, y)
+    >>> model.coef_.shape, model.predict(X[:5]).shape, model.certificate_.verdict
+    ((1, 18), (5,), 'identifiable')
+    >>> cross_val_score(model, X, y, cv=3).round(6)
+    array([1., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        *,
+        positions: Positions = "last",
+        alpha: float = 0.0,
+        heads: str | int | None = "minimal",
+        solver: Solver | Pcg = "auto",
+        backend: str = "auto",
+        precision: Precision = "float64",
+        features: Features | None = None,
+        certify: bool = True,
+        memory_limit: int | None = None,
+    ) -> None:
+        self.positions = positions
+        self.alpha = alpha
+        self.heads = heads
+        self.solver = solver
+        self.backend = backend
+        self.precision = precision
+        self.features = features
+        self.certify = certify
+        self.memory_limit = memory_limit
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.three_d_array = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    # ----------------------------------------------------------------------------------- learning
+
+    def fit(self, X: object, y: object, sample_weight: object = None) -> LinearAttentionRegressor:
+        """Learn from all data, and refine the solution on it.
+
+        Parameters
+        ----------
+        X
+            Tokens: (N, n, d), or a list or an object array of (n_i, d). A memory map or another
+            stored array is read a batch at a time.
+        y
+            Targets, see ``positions``.
+        sample_weight
+            Weights (N,), one a sequence; 1 by default.
+
+        Returns
+        -------
+        LinearAttentionRegressor
+            This object.
+        """
+        positions = as_positions(self.positions)
+        given = _targets(y, X, positions)
+        with _calling_tokens_x():
+            result = fit(
+                _sequences(X),
+                given,
+                sample_weight=sample_weight,
+                positions=positions,
+                features=self.features,
+                backend=self.backend,
+                precision=self.precision,
+                **self._solving(),
+            ).get()
+        if hasattr(self, "moments_"):
+            del self.moments_
+        self._fit: Fit | None = result
+        self._flat_targets = _lacks_last_axis(given, X, positions)
+        self.n_features_in_ = result.d
+        return self
+
+    def partial_fit(
+        self, X: object, y: object, sample_weight: object = None
+    ) -> LinearAttentionRegressor:
+        """Add a batch to what has been learned; equal to one :meth:`fit` on all batches.
+
+        Only moments are kept, in memory that does not grow. They are solved when a result is first
+        asked for, with ``alpha``, ``heads`` and so on as they were at the last batch, and without
+        the refinement on the data that :meth:`fit` makes: the two agree to rounding, times the
+        condition number ``info_.condition``.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        LinearAttentionRegressor
+            This object.
+        """
+        positions = as_positions(self.positions)
+        solving = self._solving()
+        if Settings.of(**solving).solver in ("dual", "qr", "pcg"):  # checks all of them
+            raise ValueError(
+                f"solver: {self.solver!r} needs all data at once; partial_fit keeps moments, "
+                "which 'auto', 'cholesky' and 'eigh' solve"
+            )
+        begun: Moments | None = getattr(self, "moments_", None)
+        if begun is None and hasattr(self, "n_features_in_"):
+            raise ValueError(
+                "partial_fit: the moments of what fit has learned are not kept; "
+                "begin with partial_fit on a new estimator, or clone this one"
+            )
+        given = _targets(y, X, positions)
+        with _calling_tokens_x():
+            tokens = as_tokens(_sequences(X))
+            if begun is not None:
+                self._require_width(tokens)
+            d_out = as_targets(given, tokens, positions).d
+            batch = Moments(
+                tokens.d,
+                d_out,
+                positions=positions,
+                features=self.features,
+                backend=self.backend,
+                precision=self.precision,
+            ).update(tokens, given, sample_weight=sample_weight)
+            # Raises where outputs or parameters have changed in between
+            moments = batch if begun is None else begun + batch
+        if begun is None:
+            self._flat_targets = _lacks_last_axis(given, X, positions)
+        self.moments_: Moments = moments
+        self.n_features_in_ = moments.d
+        self._solve_with = solving
+        self._fit = None
+        return self
+
+    def _solving(self) -> dict[str, Any]:
+        """Parameters of solving, as they are now."""
+        names = ("alpha", "heads", "solver", "certify", "memory_limit")
+        return {name: getattr(self, name) for name in names}
+
+    # ------------------------------------------------------------------------------------ results
+
+    def _learned(self) -> Fit:
+        """The layer, solved for if batches have come since it was last."""
+        check_is_fitted(self)
+        if self._fit is None:
+            self._fit = self.moments_.fit(**self._solve_with).get()
+        return self._fit
+
+    @property
+    def coef_(self) -> Floats:
+        """Coefficients, (d_out, p)."""
+        return self._learned().coefficients
+
+    @property
+    def heads_(self) -> Heads | None:
+        """Recovered heads; None where none were asked for."""
+        return self._learned().heads
+
+    @property
+    def certificate_(self) -> Certificate | None:
+        """Certificate; None where none was asked for."""
+        return self._learned().certificate
+
+    @property
+    def info_(self) -> FitInfo:
+        """How the fit went."""
+        return self._learned().info
+
+    # --------------------------------------------------------------------------------- predicting
+
+    def _require_width(self, tokens: Tokens) -> None:
+        """Check the coordinates of new tokens; scikit-learn's tools know this sentence."""
+        if tokens.d != self.n_features_in_:
+            raise ValueError(
+                f"X has {tokens.d} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+
+    def _outputs(self, X: object) -> tuple[Tokens, Fit, Floats]:
+        """Checked tokens, the layer, and its outputs, one row a query (samples, d_out)."""
+        learned = self._learned()
+        with _calling_tokens_x():
+            tokens = as_tokens(_sequences(X))
+            self._require_width(tokens)
+            y = learned.predict(tokens, backend=self.backend)
+        rows = np.concatenate([to_host(each) for each in y]) if isinstance(y, list) else to_host(y)
+        return tokens, learned, rows.reshape(-1, learned.d_out)
+
+    def predict(self, X: object) -> Array | list[Array]:
+        """Apply the learned layer.
+
+        Parameters
+        ----------
+        X
+            Tokens: (N, n, d), or a list or an object array of (n_i, d), of any length.
+
+        Returns
+        -------
+        array or list
+            In the form of the targets, see Notes.
+        """
+        tokens, learned, rows = self._outputs(X)
+        y = rows if learned.positions == "last" else tokens.restore(rows)
+        if self._flat_targets:
+            y = [each[:, 0] for each in y] if isinstance(y, list) else y[..., 0]
+        if isinstance(y, list) and isinstance(X, np.ndarray):
+            objects = np.empty(len(y), dtype=object)
+            for i, each in enumerate(y):  # objects[:] = y fails for sequences of one length
+                objects[i] = each
+            return objects
+        return y
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """R^2, the mean over outputs; for "all" and "causal" positions every token counts.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for :meth:`fit`; a weight holds for all tokens of its sequence.
+
+        Returns
+        -------
+        float
+            1 is best; predicting the mean has 0.
+        """
+        tokens, learned, rows = self._outputs(X)
+        targets = as_targets(
+            _targets(y, X, learned.positions), tokens, learned.positions, d_out=learned.d_out
+        )
+        weights = as_weights(sample_weight, len(tokens))
+        if weights is not None and learned.positions != "last":
+            weights = np.repeat(weights, tokens.lengths)
+        return float(r2_score(targets.rows(), rows, sample_weight=weights))
