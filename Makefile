@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -typ
 .PHONY: demo test lint bench bench-scale bench-stream count wheel clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/linattn-fast demo --picture demo.png
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -19,6 +19,7 @@ from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments
 from .orthogonal import solve_on_data
+from .progress import Bar
 from .solve import Choice, Factorisation, SpectralFactor
 from .tokens import (
     Floats,
@@ -197,6 +198,7 @@ def certify(
     backend: str = "auto",
     spectrum: bool = False,
     memory_limit: int | None = None,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Certificate:
     """Certify that tokens, or accumulated moments, determine a linear attention layer.
 
@@ -211,6 +213,9 @@ def certify(
         Compute all eigenvalues of the second moment: a dense eigendecomposition.
     memory_limit
         Bytes that may be used; the machine's memory by default.
+    progress
+        True shows a bar while moments are accumulated; a function is called with the sequences done
+        and their number.
 
     Examples
     --------
@@ -222,6 +227,7 @@ def certify(
     'not identifiable'
     """
     memory_limit = as_memory_limit(memory_limit)
+    Bar(0, "", progress)  # checked before any work
     if isinstance(Z, Moments):
         if offsets is not None or sample_weight is not None or features is not None:
             raise ValueError(
@@ -242,7 +248,8 @@ def certify(
             return counted_on_data(tokens, weights, positions, chosen)
         moments = Moments(tokens.d, 0, positions=positions, features=chosen, backend=backend)
         require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
-        moments.add_checked(tokens, None, weights, None)
+        with Bar(len(tokens), "moments", progress) as watch:
+            moments.add_checked(tokens, None, weights, watch)
         factor = certifying_factor(
             moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
         )
