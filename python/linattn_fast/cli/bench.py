@@ -66,8 +66,8 @@ def _run(arguments: Namespace) -> Outcome:
         f"Time from tokens to coefficients, sequences of {arguments.length} tokens, "
         f"{setting['threads']} threads, backend {setting['backend']}.\n\n{shown}\n\n"
         f"Shortest of {arguments.repeats} runs in turns. numpy {np.__version__}: symmetric "
-        "features in chunks, their Gram, one solve.\nErrors are relative to the planted layer; both answers "
-        "were checked before they were timed."
+        "features in chunks, their Gram, one solve.\nErrors are relative to the planted layer; "
+        "both answers were checked before they were timed."
     )
     return Outcome(text, {**setting, "rows": rows})
 

@@ -17,6 +17,11 @@ _MOST_DOTS = 60
 """Points that are dots as well."""
 
 
+def minus(exponent: int | str) -> str:
+    """A whole number with the sign that printers use."""
+    return str(int(exponent)).replace("-", "\N{MINUS SIGN}")
+
+
 @dataclass(frozen=True)
 class _Frame:
     """Where the data is drawn, and how it is scaled: x linear, y logarithmic."""
@@ -57,7 +62,7 @@ class _Frame:
             parts.append(f'<line class="grid" x1="{self.left}" x2="{self.width - self.right}" '
                          f'y1="{y:.1f}" y2="{y:.1f}"/>')  # fmt: skip
             parts.append(f'<text class="tick" x="{self.left - 9}" y="{y + 4:.1f}" '
-                         f'text-anchor="end">10<tspan dy="-5" font-size="9">{decade}</tspan>'
+                         f'text-anchor="end">10<tspan dy="-5" font-size="9">{minus(decade)}</tspan>'
                          "</text>")  # fmt: skip
         return parts
 
@@ -126,7 +131,7 @@ def spectrum_chart(spectrum: Floats, lambda_min: float, rank: int) -> str:
         parts.append(f'<line class="mark" x1="{frame.left}" x2="{frame.width - frame.right}" '
                      f'y1="{y:.1f}" y2="{y:.1f}"/>')  # fmt: skip
         parts.append(f'<text class="mark-text" x="{frame.left + 8}" y="{y - 6:.1f}">'
-                     f"lambda_min = {lambda_min:.3g}</text>")  # fmt: skip
+                     f"smallest eigenvalue {lambda_min:.4g}</text>")  # fmt: skip
     return "\n".join([*parts, "</svg>"])
 
 

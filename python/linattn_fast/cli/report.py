@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..certificate import Certificate
-from .charts import share_bar, spectrum_chart
+from .charts import minus, share_bar, spectrum_chart
 from .covered import Covered
 
 
@@ -43,9 +43,9 @@ def in_words(certificate: Certificate) -> str:
     least = "at least " if certificate.n_samples < certificate.dimension else ""
     numerically = certificate.evidence.startswith("numerically")
     text = (
-        "The data does not determine the layer: layers that fit equally well compute different "
-        f"functions. Along {least}{missing:,} of {certificate.dimension:,} directions the data says "
-        "nothing; predictions for inputs that do not need them are determined all the same."
+        "The data does not determine the layer: layers that fit equally well compute "
+        f"different functions. Along {least}{missing:,} of {certificate.dimension:,} directions the "
+        "data says nothing; predictions for inputs that do not need them are determined all the same."
     )
     return text + (" This is a numerical finding, not a proof." if numerically else "")
 
@@ -68,7 +68,7 @@ h1 { margin: 4px 0 24px; font-size: 28px; line-height: 1.2; letter-spacing: -0.0
 h2 { margin: 0 0 4px; font-size: 18px; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
           padding: 22px 26px; margin: 0 0 18px; }
-.verdict { border-left: 6px solid var(--tone); }
+.verdict { border-left: 6px solid var(--tone); padding-left: 21px; }
 .verdict strong { display: block; font-size: 24px; line-height: 1.25; color: var(--tone); }
 .verdict p { margin: 8px 0 0; }
 .good { --tone: var(--good); } .bad { --tone: var(--bad); } .open { --tone: var(--open); }
@@ -91,6 +91,8 @@ svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-
 .line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
 .dot { fill: var(--blue); }
 .mark { stroke: var(--red); stroke-dasharray: 5 4; } .mark-text { fill: var(--red); }
+.mark-text { paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
+.chart { overflow-x: auto; } .chart svg { min-width: 560px; }
 .missing { fill: var(--red); opacity: 0.09; } .missing-text { fill: var(--red); }
 .share { height: 14px; margin: 0 0 16px; }
 .share-rest { fill: var(--red); opacity: 0.3; } .share-part { fill: var(--good); }
@@ -151,12 +153,12 @@ def _cell(name: str, value: str, note: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, powers of ten as such."""
+    """Four digits, powers of ten as such."""
     if math.isinf(value):
         return "&infin;"
-    text = f"{value:.3g}"
+    text = f"{value:.4g}"
     mantissa, _, exponent = text.partition("e")
-    return f"{mantissa} &times; 10<sup>{int(exponent)}</sup>" if exponent else text
+    return f"{mantissa} &times; 10<sup>{minus(exponent)}</sup>" if exponent else text
 
 
 def _numbers(certificate: Certificate) -> str:
@@ -185,7 +187,7 @@ def _spectrum(certificate: Certificate) -> str:
         )
         return _section("Spectrum", note, left_out)
     chart = spectrum_chart(certificate.spectrum, certificate.lambda_min, certificate.rank)
-    return _section("Spectrum", note, chart)
+    return _section("Spectrum", note, f'<div class="chart">{chart}</div>')
 
 
 def _directions(report: Report) -> str:
