@@ -36,13 +36,14 @@ class TerminalBar:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        return self._show if self._wanted else False
+        if not self._wanted:
+            return False
+        from tqdm import tqdm  # noqa: PLC0415  # only for those who see a bar
+
+        self._bar = tqdm(desc=self._label, delay=_PATIENCE, leave=False, file=sys.stderr)
+        return self._show
 
     def _show(self, done: int, total: int | None) -> None:
-        if self._bar is None:
-            from tqdm import tqdm  # noqa: PLC0415  # only for those who see a bar
-
-            self._bar = tqdm(desc=self._label, delay=_PATIENCE, leave=False, file=sys.stderr)
         self._bar.total = total
         self._bar.update(done - self._bar.n)
         if self._then and done == total and self._bar.format_dict["elapsed"] > _PATIENCE:

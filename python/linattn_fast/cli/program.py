@@ -82,9 +82,21 @@ def _run(arguments: argparse.Namespace) -> int:
     threads = getattr(arguments, "threads", None)
     with nullcontext() if threads is None else num_threads(threads):
         outcome: Outcome = arguments.run(arguments)
-    print(as_json(outcome.data) if arguments.json else outcome.text)
-    sys.stdout.flush()  # a closed pipe is noticed here and not at exit
+    _show(as_json(outcome.data) if arguments.json else outcome.text)
     return FAILED if outcome.failed else OK
+
+
+def _show(text: str) -> None:
+    """Print, and notice a closed pipe or a full disk here and not at exit."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.write("\n" if text else "")
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):  # a stand-in for stdout has no file
+            # What is still buffered goes nowhere, or the interpreter would try again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _sentence(error: BaseException) -> str:
@@ -96,21 +108,24 @@ def _sentence(error: BaseException) -> str:
     return " ".join(what.split())
 
 
-def _discard_output() -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not try again at exit."""
-    with suppress(OSError, ValueError):  # a stand-in for stdout has no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace | None:
+    """The command line; None after ``--help`` and ``--version``, which argparse answers itself."""
+    try:
+        return parser().parse_args(argv)
+    except SystemExit:
+        _show("")
+        return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, ``sys.argv`` by default, and return its exit code."""
     trace = False
     try:
-        arguments = parser().parse_args(argv)
+        arguments = _parsed(argv)
+        if arguments is None:
+            return OK
         trace = arguments.traceback
         return _run(arguments)
-    except SystemExit as request:  # --help and --version
-        return int(request.code or 0)
     except UsageError as error:
         print(error, file=sys.stderr)
         return USAGE
@@ -118,7 +133,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
         return PIPE_CLOSED
     except _FAILURES as error:
         if trace:

@@ -43,9 +43,9 @@ def in_words(certificate: Certificate) -> str:
     least = "at least " if certificate.n_samples < certificate.dimension else ""
     numerically = certificate.evidence.startswith("numerically")
     text = (
-        "The data does not determine the layer: layers that fit equally well compute "
-        f"different functions. Along {least}{missing:,} of {certificate.dimension:,} directions the "
-        "data says nothing; predictions for inputs that do not need them are determined all the same."
+        "The data does not determine the layer: layers that fit equally well compute different "
+        f"functions. Along {least}{missing:,} of {certificate.dimension:,} directions the data "
+        "says nothing; predictions for inputs that do not need them are determined all the same."
     )
     return text + (" This is a numerical finding, not a proof." if numerically else "")
 
@@ -124,7 +124,8 @@ def page(report: Report) -> str:
         "<h1>Does the data determine the layer?</h1></header>",
         *sections,
         f"<footer>linattn_fast {escape(__version__)}. The second moment is the mean of h h' over "
-        "the data, with the cubic features h = S[j,k] z[l] of linear attention, j &le; k.</footer>",
+        "the data, with the cubic features h = S[j,k] z[l] of linear attention, "
+        "j&nbsp;&le;&nbsp;k.</footer>",
         "</main>",
         "</body>",
         "</html>",
