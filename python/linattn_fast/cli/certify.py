@@ -59,17 +59,15 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _certificate(data: Data, arguments: Namespace) -> Certificate:
     limit = arguments.memory_limit
+    spectrum = _wants_spectrum(_coordinates(data), arguments)
     if data.moments is not None:
-        return certify(
-            data.moments, spectrum=_wants_spectrum(data.moments.d, arguments), memory_limit=limit
-        )
+        return certify(data.moments, spectrum=spectrum, memory_limit=limit)
     Z = loaded(data.Z)
     given = {"offsets": data.offsets, "sample_weight": data.weights}
     setting = {"positions": arguments.positions, "backend": arguments.backend}
-    spectrum = len(Z.shape) > 0 and _wants_spectrum(int(Z.shape[-1]), arguments)
     with TerminalBar(arguments, "certify", then="factorising") as progress:
         if is_stored(Z) and not isinstance(Z, np.ndarray):  # too large: one reading
-            moments = Moments(int(Z.shape[-1]), 0, **setting)
+            moments = Moments(_coordinates(data), 0, **setting)
             moments.update(Z, progress=progress, **given)
             return certify(moments, spectrum=spectrum, memory_limit=limit)
         return certify(
@@ -77,19 +75,24 @@ def _certificate(data: Data, arguments: Namespace) -> Certificate:
         )
 
 
+def _coordinates(data: Data) -> int:
+    """Coordinates of a token; 0 for a number, which is no array of tokens and refused later."""
+    return data.moments.d if data.moments is not None else int((data.Z.shape or (0,))[-1])
+
+
 def _wants_spectrum(d: int, arguments: Namespace) -> bool:
     small = d * d * (d + 1) // 2 <= _SPECTRUM_UP_TO
     return bool(arguments.spectrum or (arguments.report and small))
 
 
-def _names(arguments: Namespace, certificate: Certificate) -> list[str] | None:
+def _names(arguments: Namespace, d: int) -> list[str] | None:
     if arguments.names is None:
         return None
     names = [name.strip() for name in arguments.names.split(",")]
-    if len(names) != certificate.features.d:
+    if len(names) != d:
         raise UsageError(
-            f"linattn-fast certify: --names: {certificate.features.d} names with commas between "
-            f"them are needed, got {len(names)}"
+            f"linattn-fast certify: --names: {d} names with commas between them are needed, "
+            f"got {len(names)}"
         )
     return names
 
@@ -107,8 +110,9 @@ def _run(arguments: Namespace) -> Outcome:
     if arguments.report is not None:
         require_writable(arguments.report, arguments)
     with opened(arguments, targets="ignored") as data:
+        names = _names(arguments, _coordinates(data))
         certificate = _certificate(data, arguments)
-        directions = certificate.explain(arguments.directions, names=_names(arguments, certificate))
+        directions = certificate.explain(arguments.directions, names=names)
         covered = _covered(certificate, arguments)
     found: dict[str, Any] = {
         "data": arguments.data,
