@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 Progress: TypeAlias = bool | Callable[[int, Any], object]
@@ -15,8 +15,9 @@ _PATIENCE = 0.5
 """Seconds without a bar; short work shows none."""
 
 
-class TerminalBar:
-    """Context manager: gives the ``progress`` argument of a function, and clears the line after.
+@contextmanager
+def terminal_bar(arguments: Namespace, label: str, then: str = "") -> Iterator[Progress]:
+    """Give the ``progress`` argument of a function, and clear the line when the block ends.
 
     Parameters
     ----------
@@ -27,33 +28,18 @@ class TerminalBar:
     then
         What is done when the counted part is over, and takes a while too.
     """
+    asked = arguments.progress
+    if not (sys.stderr.isatty() if asked is None else asked):
+        yield False
+        return
+    from tqdm import tqdm  # noqa: PLC0415  # only for those who see a bar
 
-    def __init__(self, arguments: Namespace, label: str, then: str = "") -> None:
-        wanted = arguments.progress
-        self._wanted = sys.stderr.isatty() if wanted is None else bool(wanted)
-        self._label = label
-        self._then = then
-        self._bar: Any = None
+    with tqdm(desc=label, delay=_PATIENCE, leave=False, file=sys.stderr) as bar:
 
-    def __enter__(self) -> Progress:
-        if not self._wanted:
-            return False
-        from tqdm import tqdm  # noqa: PLC0415  # only for those who see a bar
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+            if then and done == total and bar.format_dict["elapsed"] > _PATIENCE:
+                bar.set_description_str(f"{label} done, {then}")
 
-        self._bar = tqdm(desc=self._label, delay=_PATIENCE, leave=False, file=sys.stderr)
-        return self._show
-
-    def _show(self, done: int, total: int | None) -> None:
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-        if self._then and done == total and self._bar.format_dict["elapsed"] > _PATIENCE:
-            self._bar.set_description_str(f"{self._label} done, {self._then}")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        yield show

@@ -10,7 +10,7 @@ from ..backend import get_backend
 from ..threads import get_num_threads
 from . import tables
 from .arguments import add_work, count
-from .bar import TerminalBar
+from .bar import terminal_bar
 from .command import Command, Outcome
 from .comparison import compare, planted
 
@@ -31,7 +31,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 def _run(arguments: Namespace) -> Outcome:
     sizes = _SIZES if arguments.d is None else ((arguments.d, 8_000),)
     rows = []
-    with TerminalBar(arguments, "bench") as progress:
+    with terminal_bar(arguments, "bench") as progress:
         for i, (d, usual) in enumerate(sizes):
             N = arguments.sequences or usual
             features = d * d * (d + 1) // 2

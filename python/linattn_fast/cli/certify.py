@@ -21,7 +21,7 @@ from .arguments import (
     count,
     require_writable,
 )
-from .bar import TerminalBar
+from .bar import terminal_bar
 from .command import Command, Outcome, UsageError
 from .covered import Covered, coverage_of
 from .files import Data, loaded, opened
@@ -65,7 +65,7 @@ def _certificate(data: Data, arguments: Namespace) -> Certificate:
     Z = loaded(data.Z)
     given = {"offsets": data.offsets, "sample_weight": data.weights}
     setting = {"positions": arguments.positions, "backend": arguments.backend}
-    with TerminalBar(arguments, "certify", then="factorising") as progress:
+    with terminal_bar(arguments, "certify", then="factorising") as progress:
         if is_stored(Z) and not isinstance(Z, np.ndarray):  # too large: one reading
             moments = Moments(_coordinates(data), 0, **setting)
             moments.update(Z, progress=progress, **given)

@@ -23,7 +23,7 @@ from .arguments import (
     require_writable,
     ridge,
 )
-from .bar import TerminalBar
+from .bar import terminal_bar
 from .command import Command, Outcome, UsageError
 from .files import Data, opened
 
@@ -81,7 +81,7 @@ def _fit(data: Data, arguments: Namespace) -> Fit:
             certify=certify,
             memory_limit=arguments.memory_limit,
         )
-    with TerminalBar(arguments, "fit", then="solving") as progress:
+    with terminal_bar(arguments, "fit", then="solving") as progress:
         return fit(
             data.Z,
             data.y,

@@ -14,7 +14,7 @@ from ..storage import replacing
 from ..tokens import Floats, Positions, Tokens, as_offsets, as_targets, require_form
 from . import tables
 from .arguments import add_data, add_output, add_positions, add_work, require_writable
-from .bar import TerminalBar
+from .bar import terminal_bar
 from .command import Command, Outcome, UsageError
 from .files import Data, model_in, opened
 
@@ -38,7 +38,7 @@ def _predict(layer: Fit, data: Data, positions: Positions, arguments: Namespace)
     offsets = None if data.offsets is None else as_offsets(data.offsets, shape[0], "Z")
     source = StoredArrays(data.Z, None, offsets, None, positions, BATCH_BYTES)
     parts = []
-    with TerminalBar(arguments, "predict") as progress:
+    with terminal_bar(arguments, "predict") as progress:
         for batch in source.read():
             y = layer.predict(batch.Z, positions, offsets=batch.offsets, backend=arguments.backend)
             assert isinstance(y, np.ndarray)  # one array gives one array
