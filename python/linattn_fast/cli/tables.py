@@ -32,9 +32,8 @@ def facts(rows: Sequence[tuple[str, object]]) -> str:
     room = max(30, _width() - column)
     lines = []
     for name, what in rows:
-        wrapped = [
-            line for paragraph in str(what).splitlines() for line in _wrapped(paragraph, room)
-        ]
+        paragraphs = [_wrapped(part.strip(), room) for part in str(what).splitlines()]
+        wrapped = [line for paragraph in paragraphs for line in paragraph]
         for i, line in enumerate(wrapped or [""]):
             lines.append(f"{name if i == 0 else '':{column}}{line}".rstrip())
     return "\n".join(lines)
