@@ -3,9 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml CMakeLists.txt README.md $(shell find csrc python -type f ! -name '*.pyc' ! -name '*.so')
+SOURCES := pyproject.toml CMakeLists.txt README.md \
+  $(shell find csrc python tests/cuda/emulator -type f ! -name '*.pyc' ! -name '*.so')
 
-.PHONY: demo test lint bench bench-scale bench-stream count wheel clean
+# The CUDA kernels are compiled for the tests' emulator as well, where it runs.
+EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
+
+.PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -29,6 +33,10 @@ bench-scale: $(VENV)/installed
 bench-stream: $(VENV)/installed
 	$(BIN)/python bench/stream.py
 
+# Needs an NVIDIA card and CuPy (docs/cuda.md); says so and ends with an error where there is none.
+bench-cuda: $(VENV)/installed
+	$(BIN)/python bench/cuda_backend.py
+
 # Instructions under callgrind (needs valgrind and cmake); UPDATE=1 keeps the new counts.
 count:
 	UPDATE=$(UPDATE) $(PYTHON) bench/instructions.py
@@ -36,9 +44,13 @@ count:
 wheel: $(VENV)/installed
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+# The wheel linattn-fast-cu13, with the CUDA module in it (needs nvcc).
+wheel-cuda: $(VENV)/installed
+	$(BIN)/python packaging/cuda_wheel.py
+
 # Built again whenever a source has changed; the CMake build folder is kept, so that only what changed is compiled.
 $(VENV)/installed: $(VENV)/created $(SOURCES)
-	$(BIN)/python -m pip install --quiet '.[dev]'
+	$(BIN)/python -m pip install --quiet '.[dev]' --config-settings=cmake.define.LINATTN_CUDA_EMULATED=$(EMULATED)
 	@touch $@
 
 $(VENV)/created:

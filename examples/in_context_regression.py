@@ -88,8 +88,9 @@ def main() -> None:
 
     figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for label, errors in curves.items():
-        axis.loglog(RATIOS, errors, "o-", label=label)
-    axis.axhline(NOISE**2, color="gray", linestyle=":", label="noise")
+        axis.semilogx(RATIOS, errors, "o-", label=label)
+    axis.axhline(1 + NOISE**2, color="gray", linestyle=":", label="predicting 0")
+    axis.set_ylim(bottom=0)
     axis.set(
         title=f"In-context regression, d = {d}, p = {d * (d + 1):,}",
         xlabel="training sequences / d²",

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
+from typing import Any
 
+import fake_cupy
 import numpy as np
 import pytest
+import stand_in_cuda
 from hypothesis import HealthCheck, settings
 
 import linattn_fast as la
-from linattn_fast.backend import BatchMoments, cpu
+from linattn_fast.backend import BatchMoments, cpu, cuda, cuda_extension
 from linattn_fast.backend.reference import NumpyBackend
+from linattn_fast.device import to_host
 from linattn_fast.tokens import Tokens
 
 settings.register_profile(
@@ -36,10 +41,35 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20241010)
 
 
-@pytest.fixture(params=["numpy", pytest.param("cpu", marks=needs_cpu)])
+MAKE_BELIEVE = bool(os.environ.get("LINATTN_MAKE_BELIEVE_CUDA"))
+"""Run what needs a GPU on the make-believe one, to see that those tests themselves are right."""
+
+needs_cuda = pytest.mark.skipif(
+    cuda.obstacle() is not None and not MAKE_BELIEVE,
+    reason=f"no CUDA backend: {cuda.obstacle()}",
+)
+
+
+@pytest.fixture(
+    params=[
+        "numpy",
+        pytest.param("cpu", marks=needs_cpu),
+        pytest.param("cuda", marks=needs_cuda),
+    ]
+)
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every installed backend in turn."""
+    """Every installed backend in turn; results of "cuda" are on the device, see :func:`home`."""
+    if request.param == "cuda" and MAKE_BELIEVE:
+        request.getfixturevalue("gpu")
     return request.param
+
+
+def home(result: Any) -> Any:
+    """An array, a list or a tuple of them, on the host."""
+    if isinstance(result, list | tuple):
+        items = map(home, result)
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return to_host(result)
 
 
 def _instruction_sets() -> list[object]:
@@ -127,3 +157,19 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """CuPy on a machine with two make-believe devices, and kernels that follow the contract.
+
+    Whatever a test does, the current device and stream are what they were afterwards.
+    """
+    fake_cupy.reset()
+    for name, module in fake_cupy.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(cuda_extension, "kernels", stand_in_cuda, raising=False)
+    monkeypatch.setattr(cuda_extension, "MISSING", None)
+    yield sys.modules["cupy"]
+    assert fake_cupy.State.device == 0
+    assert [len(stack) for stack in fake_cupy.State.streams.values()] == [1, 1]

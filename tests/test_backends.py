@@ -5,20 +5,22 @@ import pytest
 from conftest import needs_cpu, run_python
 
 import linattn_fast as la
-from linattn_fast.backend import cpu
+from linattn_fast import distribution
+from linattn_fast.backend import cpu, cuda
 
 
 def test_all_backends_are_listed_with_a_reason():
     infos = {info.name: info for info in la.backends()}
     assert list(infos) == ["cpu", "numpy", "cuda"]
     assert infos["numpy"].available
-    assert not infos["cuda"].available
+    assert infos["cuda"].available == (cuda.obstacle() is None)
     assert all(info.reason for info in infos.values())
-    assert "unavailable" in str(infos["cuda"])
+    assert ("unavailable" in str(infos["cuda"])) != infos["cuda"].available
 
 
-def test_an_unavailable_backend_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="^backend: 'cuda' is not available: .*CUDA"):
+def test_an_unavailable_backend_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr(cuda, "obstacle", lambda: "no NVIDIA driver found")
+    with pytest.raises(ValueError, match="^backend: 'cuda' is not available: no NVIDIA driver"):
         la.Moments(2, 1, backend="cuda")
     with pytest.raises(
         ValueError, match="^backend: must be one of auto, cpu, numpy, cuda, got 'tpu'"
@@ -30,6 +32,7 @@ def test_the_environment_chooses_the_backend(monkeypatch, rng):
     monkeypatch.setenv("LINATTN_BACKEND", "numpy")
     assert la.fit(rng.standard_normal((30, 3, 2)), np.zeros(30)).info.backend == "numpy"
     monkeypatch.setenv("LINATTN_BACKEND", "cuda")
+    monkeypatch.setattr(cuda, "obstacle", lambda: "no NVIDIA driver found")
     with pytest.raises(ValueError, match="^LINATTN_BACKEND: 'cuda' is not available"):
         la.fit(rng.standard_normal((30, 3, 2)), np.zeros(30))
 
@@ -91,6 +94,39 @@ else:
 """
     )
     assert outcome.returncode == 0, outcome.stderr
+
+
+def test_without_the_cuda_extension_the_listing_says_why():
+    outcome = run_python(
+        """
+import sys
+sys.modules["linattn_fast._cuda"] = None  # makes the import fail, as a missing file would
+import linattn_fast as la
+info = la.backends()[2]
+assert not info.compiled and not info.available
+assert info.reason.startswith("built without CUDA: nvcc was not found"), info.reason
+try:
+    la.fit([[[1.0]]], [1.0], backend="cuda")
+except ValueError as error:
+    assert str(error).startswith("backend: 'cuda' is not available: built without CUDA")
+else:
+    raise AssertionError("no error")
+"""
+    )
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_the_version_is_that_of_whichever_wheel_is_installed(monkeypatch):
+    def version(name):
+        if name != "linattn-fast-cu13":
+            raise distribution.PackageNotFoundError(name)
+        return "1.2"
+
+    assert distribution.installed() == (distribution.NAME, la.__version__)
+    monkeypatch.setattr(distribution, "version", version)
+    assert distribution.installed() == ("linattn-fast-cu13", "1.2")
+    monkeypatch.setattr(distribution, "_NAMES", ("linattn-fast",))
+    assert distribution.installed() == ("linattn-fast", "0+unknown")
 
 
 def accumulate(

@@ -119,6 +119,19 @@ def test_fits_of_a_cluster_are_those_of_one_process(client, positions, form, sol
     assert fit.info.refinements
 
 
+def test_an_accuracy_can_be_asked_for_on_a_cluster(client):
+    arguments, named = forms("last")["array"]
+    rough, fine = (
+        lad.fit(*arguments, solver=la.Pcg(tol), heads=None, certify=False, **named)
+        for tol in (1e-3, 1e-9)
+    )
+    assert rough.info.iterations < fine.info.iterations
+    Z, y, w = data("last")
+    expected = la.fit(Z, y, sample_weight=w, heads=None).coefficients
+    # The accuracy is an estimate: ten times is allowed for.
+    assert np.linalg.norm(fine.coefficients - expected) <= 1e-8 * np.linalg.norm(expected)
+
+
 def assert_same_fit(fit, expected):
     size = np.linalg.norm(expected.coefficients)
     distance = np.linalg.norm(fit.coefficients - expected.coefficients)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
-    if not info.name.endswith("_cpu")
+    if not info.name.split(".")[-1].startswith("_c")  # compiled
 ]
 
 

@@ -109,7 +109,7 @@ def test_tokens_near_underflow_are_learned_or_refused(rng, backend, size):
     Z = rng.standard_normal((50, 4, 2))
     y = truth(Z)
     try:
-        fit = la.fit(size * Z, y, backend=backend, certify=False, heads=None)
+        fit = la.fit(size * Z, y, backend=backend, certify=False, heads=None).get()
     except ValueError as error:
         assert str(error).startswith("Z: ")
         assert "underflow" in str(error)

@@ -3,7 +3,7 @@ import pickle
 import loops
 import numpy as np
 import pytest
-from conftest import EPS, plant
+from conftest import EPS, home, plant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ def bound(heads, sequence, positions):
 def test_heads_compute_the_layer(rng, backend, positions, d, H, d_out):
     heads = plant(rng, d, H, d_out)
     Z = rng.standard_normal((35, 6, d))
-    y = heads(Z, positions, backend=backend)
+    y = home(heads(Z, positions, backend=backend))
     assert y.shape == ((35, d_out) if positions == "last" else (35, 6, d_out))
     for z, found in zip(Z, y.reshape(35, -1, d_out), strict=True):
         expected = loops.outputs(heads.V, heads.Q, z, positions)
@@ -48,7 +48,7 @@ def test_coefficients_and_heads_compute_the_same_function(rng, backend, position
     heads = plant(rng, 4, 2, 3)
     Z = [rng.standard_normal((n, 4)) for n in (1, 7, 3, 20)]
     fit = la.Fit(heads.coefficients(), la.Features(4), heads, None, None)
-    predicted = fit.predict(Z, positions, backend=backend)
+    predicted = home(fit.predict(Z, positions, backend=backend))
     for z, a, b in zip(Z, predicted, heads(Z, positions), strict=True):
         size = loops.outputs(np.abs(heads.V), np.abs(heads.Q), np.abs(z), positions)
         assert (np.abs(a - b) <= 300 * EPS * size).all()
@@ -58,10 +58,10 @@ def test_coefficients_and_heads_compute_the_same_function(rng, backend, position
 def test_the_output_has_the_form_of_the_input(rng, backend, positions):
     heads = plant(rng, 3, 2, 2)
     sequences = [rng.standard_normal((n, 3)) for n in (4, 1, 6)]
-    as_list = heads(sequences, positions, backend=backend)
+    as_list = home(heads(sequences, positions, backend=backend))
     assert [y.shape for y in as_list] == [(4, 2), (1, 2), (6, 2)]
     flat = heads(np.concatenate(sequences), positions, offsets=[0, 4, 5, 11], backend=backend)
-    np.testing.assert_array_equal(np.concatenate(as_list), flat)
+    np.testing.assert_array_equal(np.concatenate(as_list), home(flat))
 
 
 def test_coefficients_count_the_diagonal_once():
@@ -183,7 +183,7 @@ def generate_by_loops(heads, sequence, steps, decimals):
 def test_generate_appends_outputs_as_tokens(rng, backend, decimals, N):
     heads = plant(rng, 3, 2, 3)
     Z0 = 0.4 * rng.standard_normal((N, 5, 3))
-    Z = heads.generate(Z0, 4, round=decimals, backend=backend)
+    Z = home(heads.generate(Z0, 4, round=decimals, backend=backend))
     assert Z.shape == (N, 9, 3)
     for z0, z in zip(Z0, Z, strict=True):
         np.testing.assert_allclose(
@@ -194,7 +194,7 @@ def test_generate_appends_outputs_as_tokens(rng, backend, decimals, N):
 def test_generate_takes_one_prompt_and_zero_steps(rng, backend):
     heads = plant(rng, 3, 1, 3)
     z0 = rng.standard_normal((4, 3))
-    np.testing.assert_array_equal(heads.generate(z0, 0, backend=backend), z0)
+    np.testing.assert_array_equal(home(heads.generate(z0, 0, backend=backend)), z0)
     assert heads.generate(z0.astype(np.float32), 2, backend=backend).shape == (6, 3)
     assert heads.generate(z0.tolist(), 2, backend=backend).shape == (6, 3)
     copied = pickle.loads(pickle.dumps(heads))

@@ -3,7 +3,7 @@ import pickle
 import loops
 import numpy as np
 import pytest
-from conftest import EPS, assert_moments_agree, magnitudes, random_targets, rounding_steps
+from conftest import EPS, assert_moments_agree, home, magnitudes, random_targets, rounding_steps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,15 +31,16 @@ def test_moments_are_the_definition(rng, backend, positions, d, n):
     H = loops.all_features(Z, positions)
     size = loops.all_features(np.abs(Z), positions)
     scale = rounding_steps(tokens, positions) * EPS
-    assert (np.abs(moments.gram() - gram_of(H, weights)) <= scale * gram_of(size, weights)).all()
+    gram = home(moments.gram())
+    assert (np.abs(gram - gram_of(H, weights)) <= scale * gram_of(size, weights)).all()
     cross, bound = ((h * weights[:, None]).T @ t for h, t in ((H, rows), (size, np.abs(rows))))
-    assert (np.abs(moments.cross() - cross) <= scale * bound).all()
-    np.testing.assert_allclose(moments.sums.energy, weights @ rows**2, rtol=1e-13)
+    assert (np.abs(home(moments.cross()) - cross) <= scale * bound).all()
+    np.testing.assert_allclose(home(moments.sums.energy), weights @ rows**2, rtol=1e-13)
     assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-14)
     np.testing.assert_allclose(
-        moments.second_moment(), moments.gram() / weights.sum(), rtol=1e-13, atol=1e-300
+        home(moments.second_moment()), gram / weights.sum(), rtol=1e-13, atol=1e-300
     )
-    np.testing.assert_array_equal(moments.gram_diagonal(), np.diag(moments.gram()))
+    np.testing.assert_array_equal(home(moments.gram_diagonal()), np.diag(gram))
     assert moments.n_samples == len(H)
     assert moments.dimension == d * d * (d + 1) // 2
 
@@ -78,11 +79,11 @@ def test_mixed_precision_errs_within_its_bound(rng, backend, positions, scale):
     tokens = as_tokens(scale * rng.standard_normal((600, 5, 5)))
     y, w = random_targets(rng, tokens, 2, positions), rng.random(600)
     expected = NumpyBackend().moments(tokens, y, w, positions)
-    found = get_backend(backend).moments(tokens, y, w, positions, "mixed")
+    found = home(get_backend(backend).moments(tokens, y, w, positions, "mixed"))
     size = magnitudes(tokens, y, w, positions).gram
     # float32 roundings of an entry: both factors, their product, and the sum: at most 256 terms
     # compiled; in numpy, where each s is rounded by itself, over whatever BLAS does.
-    terms = 256 + 3 if backend == "cpu" else 256 * 5 + 7
+    terms = {"cpu": 256 + 3, "numpy": 256 * 5 + 7, "cuda": 1024 + 3}[backend]
     bound = terms * 2.0**-24 + rounding_steps(tokens, positions) * EPS
     error = np.abs(found.gram - expected.gram)
     assert (error <= bound * size).all()
@@ -174,7 +175,7 @@ def test_compiled_moments_agree_with_numpy_on_ragged_data(
 def test_one_hot_tokens_give_exact_counts(backend, positions):
     Z = np.eye(3)[np.random.default_rng(0).integers(0, 3, (200, 5))]
     gram = la.Moments(3, 0, positions=positions, backend=backend).update(Z).gram()
-    np.testing.assert_array_equal(gram, gram_of(loops.all_features(Z, positions)))
+    np.testing.assert_array_equal(home(gram), gram_of(loops.all_features(Z, positions)))
 
 
 @given(
@@ -242,7 +243,7 @@ def test_integer_weights_repeat_samples(rng, backend):
     assert weighted.total_weight == repeated.total_weight
     tokens = as_tokens(np.repeat(Z, w, axis=0))
     targets = Tokens(np.repeat(y, w, axis=0)[:, None])
-    assert_moments_agree(weighted.sums, repeated.sums, tokens, targets)
+    assert_moments_agree(home(weighted.sums), home(repeated.sums), tokens, targets)
 
 
 def test_cancellation_stays_within_the_bound(rng, isa):

@@ -60,7 +60,7 @@ def test_the_fit_is_the_least_squares_solution(rng, backend, positions, alpha, f
         solver="pcg",
         heads=None,
         backend=backend,
-    )
+    ).get()
     H = loops.all_features(sequences, positions)
     if features is not None:
         H = H[:, (features.pair_numbers[:, None] * 4 + features.queries).ravel()]
@@ -123,25 +123,161 @@ def test_iterations_do_not_depend_on_how_tokens_are_scaled_or_mixed(rng, d):
     assert plain < 80
 
 
-@pytest.mark.parametrize("kind", ["duplicate", "multiple", "zero", "one-hot", "few", "constant"])
-def test_degenerate_data_gives_the_solution_of_least_norm(rng, backend, kind):
-    Z = rng.standard_normal((20 if kind == "few" else 300, 6, 4))
+def degenerate_tokens(rng, kind):
+    Z = rng.standard_normal((300, 6, 4))
     if kind == "duplicate":
         Z[:, :, 3] = Z[:, :, 0]
     elif kind == "multiple":
         Z[:, :, 3] = 3 * Z[:, :, 0] - Z[:, :, 1]
     elif kind == "zero":
         Z[:, :, 2] = 0
-    elif kind == "one-hot":
-        Z = np.eye(4)[rng.integers(0, 4, (300, 6))]
     elif kind == "constant":
         Z[:] = Z[:1]
+    elif kind == "one-hot":
+        Z = np.eye(4)[rng.choice(4, (300, 6), p=[0.4, 0.3, 0.2, 0.1])]
+    return Z
+
+
+@pytest.mark.parametrize("kind", ["duplicate", "multiple", "zero", "one-hot", "constant"])
+def test_dependent_coordinates_give_the_solution_of_least_norm(rng, backend, kind):
+    """Directions that the Kronecker factors do not have are never entered."""
+    Z = degenerate_tokens(rng, kind)
     y = rng.standard_normal((len(Z), 2))
-    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend)
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
     expected = scipy.linalg.lstsq(la.cubic_features(Z), y, cond=1e-11)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
     assert fit.certificate.verdict != "identifiable"
     assert fit.certificate.lower_bound == 0
+
+
+def tokens_with_null_directions(rng, kind):
+    """Tokens of which A and B have full rank, but not Lambda; coordinates of unequal scale.
+
+    So the shortest of all solutions is not the one that is shortest in whitened coordinates.
+    """
+    scale = np.array([1.0, 0.5, 2.0, 1.5])
+    if kind == "few":  # 20 samples, 40 features
+        return rng.standard_normal((20, 6, 4)) * scale
+    if kind == "repeated":  # 300 samples, of which 30 differ
+        return np.repeat(rng.standard_normal((30, 6, 4)), 10, axis=0) * scale
+    if kind == "single":  # S = z z', so the features are symmetric in j, k and l: rank 20
+        return rng.standard_normal((300, 1, 4)) * scale
+    if kind == "query twice":  # z occurs in S only as z z' + z z'
+        Z = rng.standard_normal((300, 1, 4)) * scale
+        return np.concatenate([Z, Z], axis=1)
+    assert kind == "all but one"  # one direction of 40 is missing
+    Z = rng.standard_normal((39, 6, 4)) * scale
+    return np.concatenate([Z, Z])
+
+
+NULL_KINDS = ["few", "repeated", "single", "query twice", "all but one"]
+
+
+@pytest.mark.parametrize("kind", NULL_KINDS)
+def test_null_directions_of_the_second_moment_are_found_and_left_out(rng, backend, kind):
+    Z = tokens_with_null_directions(rng, kind)
+    H = la.cubic_features(Z)
+    y = rng.standard_normal((len(Z), 2))
+    operator = operator_of(Z, y, backend)
+    whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0)
+    rank = np.linalg.matrix_rank(H)
+    assert rank < whitening.shape[0] * whitening.shape[1]  # what this is about
+    fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()
+    expected = scipy.linalg.lstsq(H, y, cond=1e-11)[0].T
+    assert relative(fit.coefficients, expected) < 1e-9
+    assert "least norm from plain iterations" in fit.info.reason
+    assert fit.certificate.verdict != "identifiable"
+
+
+@pytest.mark.parametrize("kind", NULL_KINDS)
+def test_without_the_search_for_null_directions_the_solution_would_be_longer(
+    rng, monkeypatch, kind
+):
+    """So the test above can fail."""
+    Z = tokens_with_null_directions(rng, kind)
+    y = rng.standard_normal((len(Z), 2))
+    least = np.linalg.norm(la.fit(Z, y, solver="pcg", heads=None).coefficients)
+    monkeypatch.setattr("linattn_fast.pcg._NULL", -1.0)
+    other = la.fit(Z, y, solver="pcg", heads=None)
+    assert "plain iterations" not in other.info.reason
+    assert np.linalg.norm(other.coefficients) > 1.001 * least
+
+
+def test_a_full_second_moment_is_not_taken_for_a_singular_one(rng):
+    """With hardly more samples than features its least eigenvalue is small, but not zero."""
+    Z = rng.standard_normal((44, 6, 4)) * [1.0, 0.5, 2.0, 1.5]
+    y = rng.standard_normal(44)
+    fit = la.fit(Z, y, solver="pcg", heads=None)
+    assert "singular" not in fit.info.reason
+    expected = scipy.linalg.lstsq(la.cubic_features(Z), y[:, None])[0].T
+    assert relative(fit.coefficients, expected) < 1e-9
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("kind", ["iid", "scaled", "few samples a feature", "ridge"])
+def test_an_accuracy_that_is_asked_for_is_reached_with_fewer_iterations(rng, tol, kind):
+    d = 6
+    Z = rng.standard_normal((180 if kind == "few samples a feature" else 600, 8, d))
+    if kind == "scaled":
+        Z = Z * np.logspace(0, -1, d) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    y = np.stack([plant(rng, d, 1, 1)(Z)[:, 0], rng.standard_normal(len(Z))], axis=1)
+    given = {"alpha": 0.01 if kind == "ridge" else 0.0, "heads": None, "certify": False}
+    full = la.fit(Z, y, solver="pcg", **given)
+    asked = la.fit(Z, y, solver=la.Pcg(tol=tol), **given)
+    for a in range(2):
+        assert relative(asked.coefficients[a], full.coefficients[a]) < 3 * tol
+    assert asked.info.iterations < full.info.iterations
+    assert "coefficients estimated to err by" in asked.info.reason
+    assert asked.info.solver == "pcg"
+
+
+def test_an_accuracy_is_confirmed_on_the_data(rng):
+    """Where rounding is in the way of one solve, residuals from the data show it."""
+    d = 6
+    Z = rng.standard_normal((600, 20, d)) * np.logspace(0, -3, d)
+    Z = Z @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    H = la.cubic_features(Z)
+    C = rng.standard_normal((1, H.shape[1]))
+    fit = la.fit(Z, H @ C.T, solver=la.Pcg(tol=1e-6), heads=None, certify=False)
+    assert relative(fit.coefficients, C) < 1e-6
+    assert len(fit.info.refinements) > 0
+
+
+def test_no_accuracy_means_to_rounding(rng):
+    Z, y = rng.standard_normal((300, 5, 4)), rng.standard_normal(300)
+    given = {"heads": None, "certify": False}
+    plain, same = (la.fit(Z, y, solver=s, **given) for s in ("pcg", la.Pcg()))
+    np.testing.assert_array_equal(plain.coefficients, same.coefficients)
+
+
+@pytest.mark.parametrize("tol", [0, 0.0, 1.0, -1e-8, float("nan")])
+def test_a_tolerance_must_be_between_0_and_1(tol):
+    with pytest.raises(ValueError, match="^tol: must be between 0 and 1, got"):
+        la.Pcg(tol=tol)
+
+
+@pytest.mark.parametrize("tol", [True, "small", 1j])
+def test_a_tolerance_must_be_a_number(tol):
+    with pytest.raises(TypeError, match="^tol: a real number or None is needed, got"):
+        la.Pcg(tol=tol)
+
+
+def test_auto_turns_to_pcg_where_cholesky_fails_and_orthogonal_transformations_do_not_fit(rng):
+    d = 8
+    Z = rng.standard_normal((1200, 12, d)) * np.logspace(0, -3, d)
+    Z = Z @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    C = rng.standard_normal((1, la.Features(d).count))
+    y = la.cubic_features(Z) @ C.T
+    given = {"heads": None, "certify": False}
+    roomy = la.fit(Z, y, **given)
+    assert roomy.info.solver == "qr"
+    estimate = la.estimate_memory(d, 1, n_samples=1200)
+    limit = (max(estimate["cholesky"], estimate["pcg"]) + estimate["qr"]) // 2
+    fit = la.fit(Z, y, memory_limit=limit, **given)
+    assert fit.info.solver == "pcg"
+    assert "orthogonal transformations do not fit" in fit.info.reason
+    assert {"moments", "solve"} <= fit.info.seconds.keys()
+    assert relative(fit.coefficients, C) < 10 * relative(roomy.coefficients, C)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

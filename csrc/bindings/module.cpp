@@ -6,5 +6,6 @@ PYBIND11_MODULE(_cpu, module) {
   linattn::bindings::register_isa(module);
   linattn::bindings::register_moments(module);
   linattn::bindings::register_normal_equations(module);
+  linattn::bindings::register_matrix_product(module);
   linattn::bindings::register_layer(module);
 }

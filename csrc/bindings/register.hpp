@@ -8,6 +8,7 @@ namespace linattn::bindings {
 void register_isa(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
+void register_matrix_product(pybind11::module_& module);
 void register_layer(pybind11::module_& module);
 
 }  // namespace linattn::bindings

@@ -14,25 +14,25 @@ struct Pair {
   std::int64_t j, k;
 };
 
-static inline std::int64_t pair_count(std::int64_t d) { return d * (d + 1) / 2; }
+static constexpr std::int64_t pair_count(std::int64_t d) { return d * (d + 1) / 2; }
 
-static inline std::int64_t pair_index(std::int64_t j, std::int64_t k, std::int64_t d) {
+static constexpr std::int64_t pair_index(std::int64_t j, std::int64_t k, std::int64_t d) {
   return j * d - j * (j - 1) / 2 + (k - j);
 }
 
 // Where the entries (u, v, v), (u, v, v + 1), .. of a symmetric third moment start; triple_start(q, q; q) is their number.
-static inline std::int64_t triple_start(std::int64_t u, std::int64_t v, std::int64_t q) {
+static constexpr std::int64_t triple_start(std::int64_t u, std::int64_t v, std::int64_t q) {
   const auto triples = [](std::int64_t k) { return k * (k + 1) * (k + 2) / 6; };
   return triples(q) - triples(q - u) + pair_count(q - u) - pair_count(q - v);
 }
 
 // The pair after (j, k) in row-major order.
-static inline Pair next_pair(Pair pair, std::int64_t d) {
+static constexpr Pair next_pair(Pair pair, std::int64_t d) {
   return pair.k + 1 < d ? Pair{pair.j, pair.k + 1} : Pair{pair.j + 1, pair.j + 1};
 }
 
 // The inverse of pair_index, by bisection over j: exact for every size, unlike a square root.
-static inline Pair pair_at(std::int64_t index, std::int64_t d) {
+static constexpr Pair pair_at(std::int64_t index, std::int64_t d) {
   std::int64_t low = 0, high = d - 1;
   while (low < high) {
     const std::int64_t middle = (low + high + 1) / 2;

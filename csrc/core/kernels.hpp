@@ -88,7 +88,10 @@ struct Kernels {
   ProductKernels<double> float64;
   ProductKernels<float> float32;
 
-  // out (rows x samples) = matrix (rows x pairs) times s (pairs x samples), which is packed in panels of tile_columns.
+  // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as `lanes` rounds them up to.
+  void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
+                      double* out);
+  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
   void (*apply_packed)(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
                        std::int64_t samples, double* out);
   // out = matrix (rows x columns) times in, for each of `width` samples.

@@ -20,18 +20,38 @@ constexpr std::int64_t left_rows = 96;
 
 std::int64_t outputs_at_once(const Data& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
 
-// out[(l), u] of coefficients[u, l] and back, for each of m outputs.
-void by_query(const double* coefficients, std::int64_t m, std::int64_t pairs, std::int64_t queries, double* out) {
-  for (std::int64_t a = 0; a < m; ++a) {
-    for (std::int64_t u = 0; u < pairs; ++u) {
-      for (std::int64_t l = 0; l < queries; ++l) {
-        out[(a * queries + l) * pairs + u] = coefficients[(a * pairs + u) * queries + l];
-      }
+// Coefficients (m x pairs x queries) packed as the left factor of maps, outputs_at_once() at a time.
+class PackedMatrix {
+ public:
+  PackedMatrix(const Kernels& kernels, const Data& data, const double* coefficients, std::int64_t m)
+      : at_once_(outputs_at_once(data)),
+        size_(round_up(at_once_ * data.queries()) * data.pairs()),
+        packed_((m + at_once_ - 1) / at_once_ * size_) {
+    for (std::int64_t a = 0; a < m; a += at_once_) {
+      kernels.pack_matrix(coefficients + a * data.pairs() * data.queries(), std::min(at_once_, m - a), data.pairs(),
+                          data.queries(), packed_.data() + a / at_once_ * size_);
     }
   }
-}
+
+  // Of the outputs from `first` on, a multiple of outputs_at_once().
+  const double* from(std::int64_t first) const { return packed_.data() + first / at_once_ * size_; }
+
+ private:
+  static std::int64_t round_up(std::int64_t rows) {
+    return (rows + sample_quantum - 1) / sample_quantum * sample_quantum;  // no vector is longer
+  }
+
+  std::int64_t at_once_, size_;
+  Buffer packed_;
+};
+
+// out[u, l] = sums[l, u] for each of m outputs.
 void by_pair(const double* sums, std::int64_t m, std::int64_t pairs, std::int64_t queries, double* out) {
-  by_query(sums, m, queries, pairs, out);
+  for (std::int64_t a = 0; a < m; ++a, sums += queries * pairs, out += queries * pairs) {
+    for (std::int64_t u = 0; u < pairs; ++u) {
+      for (std::int64_t l = 0; l < queries; ++l) out[u * queries + l] = sums[l * pairs + u];
+    }
+  }
 }
 
 // Product rows against packed columns, in groups of left_rows. One per thread.
@@ -73,11 +93,11 @@ RowPair row_pair(std::int64_t x, std::int64_t y) {
 // One pass of coefficients over blocks of samples. One per thread.
 class Pass {
  public:
-  // by_query: (m queries) x pairs. With residuals, f is replaced by y - f.
-  Pass(SampleStore& store, const double* by_query, std::int64_t m, bool residuals)
+  // m outputs. With residuals, f is replaced by y - f.
+  Pass(SampleStore& store, const PackedMatrix& matrix, std::int64_t m, bool residuals)
       : kernels_(store.kernels()),
         data_(store.data()),
-        matrix_(by_query),
+        matrix_(matrix),
         m_(m),
         residuals_(residuals),
         all_(data_.positions == Positions::all),
@@ -96,8 +116,7 @@ class Pass {
     const std::int64_t queries = data_.queries(), pairs = data_.pairs(), at_once = outputs_at_once(data_);
     for (std::int64_t a = 0; a < m_; a += at_once) {
       const std::int64_t outputs = std::min(at_once, m_ - a);
-      kernels_.apply_packed(matrix_ + a * queries * pairs, outputs * queries, block.s.data(), pairs, block.samples,
-                            maps_.data());
+      kernels_.apply_packed(matrix_.from(a), outputs * queries, block.s.data(), pairs, block.samples, maps_.data());
       double* const to = sums + a * queries * pairs;
       if (all_) {
         if (residuals_) {
@@ -152,7 +171,7 @@ class Pass {
 
   const Kernels& kernels_;
   const Data& data_;
-  const double* matrix_;
+  const PackedMatrix& matrix_;
   std::int64_t m_;
   bool residuals_, all_;
   SampleReader reader_;
@@ -164,10 +183,10 @@ class Pass {
 void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool residuals, int threads,
           const Monitor& monitor, double* out, double* squares) {
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
-  const Buffer matrix(size), sums(size + m);
-  by_query(coefficients, m, pairs, queries, matrix.data());
-  sum_over_slabs(store.blocks(), size + m, threads, monitor, sums.data(),
-                 [&] { return Pass(store, matrix.data(), m, residuals); },
+  const PackedMatrix matrix(store.kernels(), store.data(), coefficients, m);
+  const Buffer sums(size + m);
+  sum_over_slabs(store.blocks(), size + m, threads, monitor, store.sums(), sums.data(),
+                 [&] { return Pass(store, matrix, m, residuals); },
                  [&](Pass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);
                    worker.add(b, own, own + size);
@@ -265,7 +284,9 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries();
   const std::int64_t entries = pairs * pairs + queries * queries + pairs * queries;
   const Buffer total(entries);
-  sum_over_slabs(store.blocks(), entries, threads, monitor, total.data(), [&] { return FactorPass(store); },
+  SlabSums sums_of_slabs;
+  sum_over_slabs(store.blocks(), entries, threads, monitor, sums_of_slabs, total.data(),
+                 [&] { return FactorPass(store); },
                  [](FactorPass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);
                    worker.add(b, own);

@@ -56,7 +56,7 @@ void SampleReader::pack(PackedSamples& packed) const {
   const std::int64_t samples = block_.samples, pairs = data.pairs(), d_out = data.d_out();
   const std::int64_t rows = query_row_count(data);
   if (packed.samples < samples) {
-    packed.s = Buffer(pairs * samples + sample_quantum);
+    packed.s = Buffer(pairs * samples);
     packed.queries = Buffer(rows * samples);
     packed.weights = Buffer(samples);
     packed.y = Buffer(d_out * samples);

@@ -7,13 +7,14 @@
 #include "buffer.hpp"
 #include "kernels.hpp"
 #include "sample_block.hpp"
+#include "slabs.hpp"
 
 namespace linattn {
 
 // One block. Rows have `samples` columns, a multiple of sample_quantum; columns without a sample are zero.
 struct PackedSamples {
   std::int64_t samples = 0;
-  Buffer s;        // chosen pairs as the right factor of a product, and room to read a vector past the end
+  Buffer s;        // chosen pairs as the right factor of a product
   Buffer queries;  // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
   Buffer weights;  // one row
   Buffer y;        // d_out rows (last, causal)
@@ -27,6 +28,8 @@ class SampleStore {
   const Kernels& kernels() const { return kernels_; }
   const Data& data() const { return data_; }
   std::int64_t blocks() const { return blocks_; }
+  // Of passes through all blocks, one at a time.
+  SlabSums& sums() { return sums_; }
 
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
   void set_complete() { complete_ = keep_; }
@@ -39,6 +42,7 @@ class SampleStore {
   bool keep_, complete_ = false;
   std::int64_t blocks_;
   std::vector<PackedSamples> kept_;
+  SlabSums sums_;
 };
 
 // Goes through consecutive blocks. One per thread; no two may be at the same block.

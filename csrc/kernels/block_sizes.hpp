@@ -2,6 +2,8 @@
 //
 //   register tile   vectors of rows x columns of sums, and registers for the vectors of rows and one number:
 //                     16 registers (SSE2, AVX2): 2 x 6;  32 registers: AVX-512 3 x 8, NEON 4 x 6
+//                   S of sequences side by side (second_moment.hpp) and the layer (layer.hpp) have tiles of their own, for as
+//                   many registers.
 //   block_samples   samples in one block of the matrix product. With AVX2 a panel of 8 rows in float64, or 16 in float32,
 //                   takes 16 KiB of a 32 KiB L1 cache and stays there while panels of 6 columns (12 KiB) pass by from L2;
 //                   with AVX-512 (24 rows, 48 KiB) both come from L2. At d = 16 all columns take 272 KiB of L2. Rounding

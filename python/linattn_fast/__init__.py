@@ -13,12 +13,10 @@ the fewest heads that have its coefficients are found
     fit.predict(Z_new)
 """
 
-from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
-from importlib.metadata import version as _version
-
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
+from .distribution import VERSION as _VERSION
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
@@ -26,14 +24,12 @@ from .heads import Heads, Recovery
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
+from .pcg import Pcg
 from .recovery import recover_heads
 from .result import Fit, FitInfo, load
 from .threads import get_num_threads, set_num_threads
 
-try:
-    __version__ = _version("linattn-fast")
-except _PackageNotFoundError:  # imported from a source tree
-    __version__ = "0+unknown"
+__version__ = _VERSION
 
 __all__ = [
     "BackendInfo",
@@ -45,6 +41,7 @@ __all__ = [
     "HeadPath",
     "Heads",
     "Moments",
+    "Pcg",
     "Recovery",
     "backends",
     "certify",

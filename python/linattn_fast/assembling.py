@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
 from .certificate import Certificate
+from .device import frozen, module_of, put, to_host
 from .features import Features
 from .few_heads import heads_of_fit
 from .memory import estimate_memory
@@ -30,24 +31,26 @@ def assemble(
     mean_squared_target: float,
     backend: str,
     moments: Moments | None,
+    path: str = "",
     iterations: int = 0,
     kept_bytes: int = 0,
 ) -> Fit:
     """Recover heads and put everything together."""
     heads = None
+    place = solution.coefficients
     if settings.heads is not None:
-        with stages.timed("heads"):
+        with stages.timed("heads"):  # a search on the host, wherever the coefficients are
             solution, heads = heads_of_fit(
-                solution,
+                replace(solution, coefficients=to_host(place)),
                 settings.heads,
                 features,
                 condition=condition,
                 alpha=float(settings.alpha),
                 mean_squared_target=mean_squared_target,
-                moments=moments,
+                moments=None if moments is None else moments.get(),
             )
-    coefficients = np.ascontiguousarray(solution.coefficients)
-    coefficients.setflags(write=False)
+            heads = heads.put(place)
+    coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
     estimate = estimate_memory(
         features.d, len(coefficients), positions=positions, n_samples=n_samples, features=features
     )
@@ -60,6 +63,7 @@ def assemble(
         refinements=solution.refinements,
         iterations=iterations,
         backend=backend,
+        path=path,
         n_samples=n_samples,
         dimension=features.count,
         seconds=dict(stages),

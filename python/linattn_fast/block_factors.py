@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from .device import module_of
 from .few_heads import normal_matrix
 from .moments import Moments
 from .query_groups import features_of_group, moments_of, query_groups
@@ -92,8 +93,10 @@ class BlockFactor:
         tail: tuple[int, ...] = (),
     ) -> Floats:
         """Put together (p, ..) from a part of each block."""
-        whole = np.empty((sum(map(len, self.features)), *tail))
-        for factor, where in zip(self.factors, self.features, strict=True):
+        xp = module_of(self.factors[0].scale)
+        whole: Floats = xp.empty((sum(map(len, self.features)), *tail))
+        for factor, features in zip(self.factors, self.features, strict=True):
+            where = xp.asarray(features)
             whole[where] = part(factor, where)
         return whole
 

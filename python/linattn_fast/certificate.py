@@ -18,7 +18,7 @@ determined where the whole layer is not is the subject of :mod:`linattn_fast.cov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, overload
 
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .coverage import Coverage, coverage_of_samples, describe
+from .device import device_of, module_of, on_device, to_host
 from .features import Features
 from .memory import require_memory
 from .moments import Moments
@@ -85,6 +86,17 @@ class Certificate:
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "source": None}
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device of what it was made from; None for the host."""
+        return None if self.source is None else self.source.device
+
+    def get(self) -> Certificate:
+        """The same certificate, with what it holds on a CUDA device brought to the host."""
+        spectrum = None if self.spectrum is None else to_host(self.spectrum)
+        source = None if self.source is None else self.source.get()
+        return replace(self, spectrum=spectrum, source=source)
 
     def _coverage(self) -> Coverage:
         if self.source is None:
@@ -155,7 +167,8 @@ class Certificate:
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         coverage = self._coverage()
         residual = coverage.residuals(tokens, where)
-        covered = residual <= (coverage.tolerance if tol is None else tol)
+        with on_device(self.device):
+            covered = residual <= (coverage.tolerance if tol is None else tol)
         answer = _per_query(covered, tokens, where)
         return (answer, _per_query(residual, tokens, where)) if return_residual else answer
 
@@ -206,13 +219,16 @@ class Certificate:
         if not (isinstance(confidence, int | float) and 0 < confidence < 1):
             raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
         tokens, where = self._queries(Z, offsets, positions)
-        root = np.sqrt(self._coverage().leverages(tokens, where))
+        leverage = self._coverage().leverages(tokens, where)
+        xp = module_of(leverage)
         if noise is None:
             factor = 2 * np.sqrt(float(size))
         else:
             factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
         # Layers that agree exactly still disagree where the data says nothing.
-        bound = np.where(np.isinf(root), np.inf, factor * np.where(np.isinf(root), 0.0, root))
+        with on_device(self.device):
+            nothing = xp.isinf(leverage)
+            bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
         return _per_query(bound, tokens, where)
 
     def null_space(self, k: int) -> Floats:
@@ -246,7 +262,7 @@ class Certificate:
         coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
         if len(coordinates) != d:
             raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
-        directions, values = self._coverage().least_determined(self._directions(k))
+        directions, values = map(to_host, self._coverage().least_determined(self._directions(k)))
         return [
             describe(direction, float(value), self.features, coordinates)
             for direction, value in zip(directions, values, strict=True)
@@ -263,7 +279,7 @@ def _per_query(
     if positions == "last":
         return values
     shaped = tokens.restore(values[:, None])
-    return shaped[..., 0] if isinstance(shaped, np.ndarray) else [part[:, 0] for part in shaped]
+    return [part[:, 0] for part in shaped] if isinstance(shaped, list) else shaped[..., 0]
 
 
 @dataclass(frozen=True)
@@ -277,16 +293,34 @@ class Source:
     factor: SpectralFactor | None = None
     """From the features themselves, where it was made already."""
 
+    def get(self) -> Source:
+        """The same, on the host."""
+        moments = None if self.moments is None else self.moments.get()
+        factor = None if self.factor is None else self.factor.get()
+        if self.data is None:
+            return Source(self.features, moments, None, factor)
+        tokens, weights, positions = self.data
+        return Source(self.features, moments, (tokens.put(np.zeros(0)), weights, positions), factor)
+
+    @property
+    def device(self) -> int | None:
+        """Of the moments or the data; None for the host."""
+        return device_of(self.moments, *(self.data or ())[:1])
+
     @cached_property
     def coverage(self) -> Coverage:
-        """Factorise, once."""
+        """Factorise, once, where the moments or the data are."""
+        with on_device(self.device):
+            return self._factorised()
+
+    def _factorised(self) -> Coverage:
         if self.data is not None:
             tokens, weights, positions = self.data
             n, p = tokens.n_samples(positions), self.features.count
             require_memory(24 * n * p, f"certificate: the features of {n} samples and their range")
             return coverage_of_samples(tokens, weights, positions, self.features)
         assert self.moments is not None
-        diagonal = np.asarray(self.moments.gram_diagonal() / self.moments.required_weight())
+        diagonal = self.moments.gram_diagonal() / self.moments.required_weight()
         if self.factor is not None:
             return Coverage(self.factor, diagonal, self.features)
         made = factorise(self.moments.second_moment, steps=self.moments.rounding_steps)

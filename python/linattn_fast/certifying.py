@@ -14,13 +14,15 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .certificate import Certificate, Source, Verdict
+from .device import device_of, module_of, on_device, put, to_host
 from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments
+from .non_finite import non_finite_error
 from .orthogonal import solve_on_data
 from .progress import Bar
-from .solve import Choice, Factorisation, SpectralFactor
+from .solve import Choice, Factorisation, SpectralFactor, algebra_of
 from .tokens import (
     Floats,
     Positions,
@@ -28,7 +30,6 @@ from .tokens import (
     as_positions,
     as_tokens,
     as_weights,
-    non_finite_error,
     require_positive,
     total_weight,
 )
@@ -67,12 +68,15 @@ def largest_eigenvalue(
 
 def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
     """Smallest and largest eigenvalue of Lambda, from its factorisation of full rank."""
-    p = factor.rank
+    p, place = factor.rank, factor.scale
 
     def inverse(x: Floats) -> Floats:
-        return factor.solve(x.reshape(p, 1))[:, 0]
+        return to_host(factor.solve(put(x, place).reshape(p, 1))[:, 0])
 
-    return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(factor.multiply, p)
+    def forward(x: Floats) -> Floats:
+        return to_host(factor.multiply(put(x, place)))
+
+    return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(forward, p)
 
 
 def _judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verdict, str]:
@@ -158,7 +162,8 @@ def certificate_from(
     noise_samples = weight / moments.accumulation.largest_weight
     values = None
     if spectrum:
-        values = np.asarray(eigvalsh(moments.second_moment(), check_finite=False), np.float64)
+        matrix = moments.second_moment()
+        values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
         source = Source(moments.features, moments)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
@@ -168,7 +173,7 @@ def certificate_from(
         factor = factorise_moments(moments).factorisation
     full = factor.rank == p
     smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
-    proof = prove(moments, smallest)
+    proof = prove(moments.get(), smallest)
     verdict, evidence = _judge(factor, p, int((moments.gram_diagonal() == 0).sum()), proof)
     spectral = factor if isinstance(factor, SpectralFactor) else None
     return Certificate(
@@ -228,34 +233,37 @@ def certify(
     """
     memory_limit = as_memory_limit(memory_limit)
     Bar(0, "", progress)  # checked before any work
-    if isinstance(Z, Moments):
-        if offsets is not None or sample_weight is not None or features is not None:
-            raise ValueError(
-                "offsets, sample_weight, features: moments carry their own data; give Z alone"
+    with on_device(device_of(Z)):
+        if isinstance(Z, Moments):
+            if offsets is not None or sample_weight is not None or features is not None:
+                raise ValueError(
+                    "offsets, sample_weight, features: moments carry their own data; give Z alone"
+                )
+            moments = Z
+        else:
+            positions = as_positions(positions)
+            tokens = as_tokens(Z, offsets)
+            chosen = as_features(features, tokens.d)
+            weights = as_weights(sample_weight, len(tokens))
+            if weights is not None:
+                require_positive(float(weights.max()))
+            engine = get_backend(backend, tokens)  # a wrong name is an error before any work
+            if tokens.n_samples(positions) < chosen.count and not spectrum:
+                if not all(module_of(array).isfinite(array).all() for array in tokens.arrays):
+                    raise non_finite_error(tokens)
+                return counted_on_data(tokens, weights, positions, chosen)
+            moments = Moments(
+                tokens.d, 0, positions=positions, features=chosen, backend=engine.name
             )
-        moments = Z
-    else:
-        positions = as_positions(positions)
-        tokens = as_tokens(Z, offsets)
-        chosen = as_features(features, tokens.d)
-        weights = as_weights(sample_weight, len(tokens))
-        if weights is not None:
-            require_positive(float(weights.max()))
-        if tokens.n_samples(positions) < chosen.count and not spectrum:
-            get_backend(backend)  # a wrong name is an error all the same
-            if not all(np.isfinite(sequence).all() for sequence in tokens):
-                raise non_finite_error(tokens)
-            return counted_on_data(tokens, weights, positions, chosen)
-        moments = Moments(tokens.d, 0, positions=positions, features=chosen, backend=backend)
-        require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
-        with Bar(len(tokens), "moments", progress) as watch:
-            moments.add_checked(tokens, None, weights, watch)
-        factor = certifying_factor(
-            moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
-        )
-        return certificate_from(moments, factor, spectrum=spectrum)
-    require_certificate_memory(moments.features, moments.n_samples, memory_limit)
-    return certificate_from(moments, spectrum=spectrum)
+            require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
+            with Bar(len(tokens), "moments", progress) as watch:
+                moments.add_checked(tokens, None, weights, watch)
+            factor = certifying_factor(
+                moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
+            )
+            return certificate_from(moments, factor, spectrum=spectrum)
+        require_certificate_memory(moments.features, moments.n_samples, memory_limit)
+        return certificate_from(moments, spectrum=spectrum)
 
 
 def certifying_factor(

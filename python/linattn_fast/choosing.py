@@ -27,12 +27,12 @@ from .pcg import TOLERANCE
 from .threads import get_num_threads
 from .tokens import Positions
 
-# Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 115 GFlop/s
-GRAM_RATE = 43e9
+# Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
+GRAM_RATE = 48e9
 """Flops a second of the compact Gram."""
-PASS_RATE = 34e9
+PASS_RATE = 47e9
 """Flops a second of a pass of conjugate gradients."""
-LAPACK_RATE = 36e9
+LAPACK_RATE = 38e9
 """Flops a second of Cholesky, and of the eigendecomposition counted as 10 q^3."""
 BYTES_RATE = 3e9
 """Bytes a second when a dense matrix is written out from the compact Gram."""

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .device import module_of, to_host
 from .features import Features, pair_count, pair_table
 from .tokens import Array, Floats, Positions
 
@@ -50,23 +51,26 @@ Indices: TypeAlias = npt.NDArray[np.intp] | int
 
 def _triple(starts: npt.NDArray[np.intp], u: Indices, v: Indices, w: Indices) -> Indices:
     """Where sum w s_u s_v s_w is, in whatever order u, v and w are."""
-    low, high = np.minimum(np.minimum(u, v), w), np.maximum(np.maximum(u, v), w)
+    xp = module_of(starts)
+    low, high = xp.minimum(xp.minimum(u, v), w), xp.maximum(xp.maximum(u, v), w)
     middle = u + v + w - low - high
-    return np.asarray(starts[low, middle] + high - middle)
+    where: Indices = starts[low, middle] + high - middle
+    return where
 
 
 def bands(compact: Array, features: Features, positions: Positions) -> Iterator[Floats]:
     """Yield the rows (u, .) of the dense Gram, (n_queries, count), for each pair u in turn."""
     q, d = features.n_pairs, features.n_queries
-    columns = pair_table(d)
+    xp = module_of(compact)
+    columns = xp.asarray(pair_table(d))
     if not is_triples(features, positions):
-        rows = pair_table(q)
+        rows = xp.asarray(pair_table(q))
         for u in range(q):
             # (v, l, m) -> (l, v, m)
             yield compact[rows[u]][:, columns].transpose(1, 0, 2).reshape(d, q * d)
         return
-    starts = triple_starts(q)
-    v, w = np.indices((q, q))
+    starts = xp.asarray(triple_starts(q))
+    v, w = xp.indices((q, q))
     for u in range(q):
         moments = compact[_triple(starts, u, v, w)]  # (v, w)
         yield moments[:, columns].transpose(1, 0, 2).reshape(d, q * d)
@@ -75,7 +79,7 @@ def bands(compact: Array, features: Features, positions: Positions) -> Iterator[
 def expand(compact: Array, features: Features, positions: Positions) -> Floats:
     """Write out the dense Gram, (count, count)."""
     d = features.n_queries
-    gram = np.empty((features.count, features.count))
+    gram: Floats = module_of(compact).empty((features.count, features.count))
     for u, band in enumerate(bands(compact, features, positions)):
         gram[u * d : (u + 1) * d] = band
     return gram
@@ -83,29 +87,34 @@ def expand(compact: Array, features: Features, positions: Positions) -> Floats:
 
 def times(compact: Array, x: Floats, features: Features, positions: Positions) -> Floats:
     """Multiply the Gram with x (count, k), a band at a time; no square matrix is formed."""
-    return np.concatenate([band @ x for band in bands(compact, features, positions)])
+    products = [band @ x for band in bands(compact, features, positions)]
+    product: Floats = module_of(compact).concatenate(products)
+    return product
 
 
 def diagonal(compact: Array, features: Features, positions: Positions) -> Floats:
     """Diagonal of the dense Gram, (count,): sum w s_u^2 z_l^2."""
-    q = features.n_pairs
+    q, xp = features.n_pairs, module_of(compact)
     squares = np.diagonal(pair_table(features.n_queries))  # the pairs (l, l)
-    u = np.arange(q)
-    if not is_triples(features, positions):
-        return np.asarray(compact[np.diagonal(pair_table(q))][:, squares].reshape(-1))
-    where = _triple(triple_starts(q), u[:, None], u[:, None], squares)
-    return np.asarray(compact[where].reshape(-1))
+    entries: Floats
+    if is_triples(features, positions):
+        u = np.arange(q)[:, None]
+        entries = compact[xp.asarray(_triple(triple_starts(q), u, u, squares))]
+    else:
+        rows = xp.asarray(np.diagonal(pair_table(q)))
+        entries = compact[rows][:, xp.asarray(squares)]
+    return entries.reshape(-1)
 
 
 def meeting(compact: Array, features: Features, positions: Positions) -> npt.NDArray[np.bool_]:
     """Which queries l and m have an entry G[(u,l), (v,m)] that is not zero, (n_queries, n_queries).
 
-    Exactly: no entry is so small that it counts as zero.
+    Exactly: no entry is so small that it counts as zero. The answer is on the host.
     """
     columns = pair_table(features.n_queries)
     if not is_triples(features, positions):
-        return np.asarray(np.asarray(compact.any(axis=0))[columns])
-    q = features.n_pairs
+        return np.asarray(to_host(compact.any(axis=0))[columns])
+    q, compact = features.n_pairs, to_host(compact)
     used = np.zeros(q, dtype=bool)  # pairs w with an entry (u, v, w), in any order
     first = 0
     for u in range(q):
@@ -127,12 +136,15 @@ def of_queries(
     """
     l, m = np.triu_indices(len(queries))
     columns = pair_table(features.n_queries)[queries[l], queries[m]]
+    xp = module_of(compact)
+    part: Floats
     if not is_triples(features, positions):
-        return np.ascontiguousarray(compact[:, columns])
+        part = xp.ascontiguousarray(compact[:, xp.asarray(columns)])
+        return part
     q = features.n_pairs
     starts = triple_starts(q)
     u, v = np.triu_indices(q)
-    part = np.empty((len(u), len(columns)))
+    part = xp.empty((len(u), len(columns)))
     for i, w in enumerate(columns):
-        part[:, i] = compact[_triple(starts, u, v, int(w))]
+        part[:, i] = compact[xp.asarray(_triple(starts, u, v, int(w)))]
     return part

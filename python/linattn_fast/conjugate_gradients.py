@@ -3,7 +3,8 @@
 Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v)
 (:mod:`linattn_fast.whitening`), that is K v = E'(G) with K = E' (Lambda + alpha I) E. Rows that
 have converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
-values estimate the spectrum of K.
+values estimate the spectrum of K. Vectors are where the operator's results are; step sizes and
+residuals, one number a row, are on the host.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
+from .device import module_of, to_host
 from .normal_operator import NormalOperator
 from .tokens import Floats
 from .whitening import Coordinates
@@ -74,8 +76,9 @@ def conjugate_gradients(
     iterate
         Where to keep the state, for callers that want it after an exception.
     """
+    xp = module_of(right)
     state = Iterate(np.zeros(0)) if iterate is None else iterate
-    state.v = np.zeros_like(right)
+    state.v = xp.zeros_like(right)
     weight = operator.total_weight
     rest, direction = right.copy(), right.copy()
     squares = row_squares(rest)  # (m,)
@@ -84,16 +87,18 @@ def conjugate_gradients(
     active = np.flatnonzero(start > 0)
     state.residual = 1.0 if len(active) else 0.0
     while len(active) and state.iterations < limit:
-        C = np.ascontiguousarray(coordinates.coefficients(direction[active]))
+        rows = xp.asarray(active)
+        C = xp.ascontiguousarray(coordinates.coefficients(direction[rows]))
         product, energy = operator.normal(C)
         curvature = energy / weight + alpha * row_squares(C)  # v' K v
         forward = coordinates.transpose(product / weight + alpha * C)
         step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=curvature > 0)
-        state.v[active] += step[:, None, None] * direction[active]
-        rest[active] -= step[:, None, None] * forward
-        new = row_squares(rest[active])
+        size = xp.asarray(step[:, None, None])
+        state.v[rows] += size * direction[rows]
+        rest[rows] -= size * forward
+        new = row_squares(rest[rows])
         ratio = new / squares[active]
-        direction[active] = rest[active] + ratio[:, None, None] * direction[active]
+        direction[rows] = rest[rows] + xp.asarray(ratio[:, None, None]) * direction[rows]
         squares[active] = new
         if active[0] == 0 and step[0] > 0:
             state.steps.append(float(step[0]))
@@ -113,6 +118,6 @@ def conjugate_gradients(
 
 
 def row_squares(rows: Floats) -> Floats:
-    """Sum of squares of each row, (m,)."""
+    """Sum of squares of each row, (m,); on the host, wherever the rows are."""
     flat = rows.reshape(len(rows), -1)
-    return np.asarray(np.einsum("ai,ai->a", flat, flat))
+    return to_host(module_of(flat).einsum("ai,ai->a", flat, flat))

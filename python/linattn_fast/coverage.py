@@ -23,12 +23,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import eigh, qr, solve_triangular, svd
+from scipy.linalg import eigh, qr, solve_triangular
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from .device import device_of, module_of, on_own_device, put, to_host
 from .features import Features
-from .solve import EPS, MARGIN, CholeskyFactor, SpectralFactor, power_of_two_scale
-from .tokens import Array, Floats, Positions, Tokens, non_finite_error
+from .non_finite import non_finite_error
+from .solve import (
+    EPS,
+    MARGIN,
+    CholeskyFactor,
+    SpectralFactor,
+    algebra_of,
+    power_of_two_scale,
+)
+from .tokens import Array, Floats, Positions, Tokens
 
 _BATCH_BYTES = 64 << 20
 """Features formed at a time."""
@@ -50,10 +59,20 @@ class Coverage:
         """Number of features."""
         return len(self.diagonal)
 
+    @property
+    def device(self) -> int | None:
+        """The CUDA device of the factorisation; None for the host."""
+        return device_of(self.diagonal)
+
+    def get(self) -> Coverage:
+        """The same, on the host."""
+        return Coverage(self.factor.get(), to_host(self.diagonal), self.features)
+
     @cached_property
     def unseen(self) -> Array:
         """Features that are zero in every sample, (p,) of bool."""
-        return np.asarray(self.diagonal == 0)
+        unseen: Array = self.diagonal == 0
+        return unseen
 
     @property
     def tolerance(self) -> float:
@@ -77,44 +96,57 @@ class Coverage:
         step = max(1, _BATCH_BYTES // per_sequence)
         for first in range(0, len(tokens), step):
             last = min(first + step, len(tokens))
-            part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
+            scale = self.factor.scale
             with np.errstate(over="ignore", invalid="ignore"):
-                scaled = self.features.of(part, positions) * self.factor.scale
-            if not np.isfinite(scaled).all():
+                features = self.features.of(tokens.part(first, last), positions)
+                scaled = put(features, like=scale) * scale
+            if not module_of(scaled).isfinite(scaled).all():
                 raise non_finite_error(tokens)
             yield scaled
 
+    @on_own_device
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
         """Distance of each query's features from the range, relative: (rows,)."""
-        return np.concatenate([self._residual(x) for x in self._batches(tokens, positions)])
+        parts = [self._residual(x) for x in self._batches(tokens, positions)]
+        residuals: Floats = module_of(*parts).concatenate(parts)
+        return residuals
 
     def _residual(self, x: Floats) -> Floats:
+        xp = module_of(x)
+        residual: Floats = xp.zeros(len(x))
         if isinstance(self.factor, CholeskyFactor) or self.factor.rank == self.p:
-            return np.zeros(len(x))
+            return residual
         U = self.factor.vectors
-        size = np.linalg.norm(x, axis=1)
-        left = np.linalg.norm(x - (x @ U) @ U.T, axis=1)
-        residual = np.divide(left, size, out=np.zeros(len(x)), where=size > 0)
+        size = xp.linalg.norm(x, axis=1)
+        left = xp.linalg.norm(x - (x @ U) @ U.T, axis=1)
+        residual = xp.where(size > 0, left / xp.where(size > 0, size, 1.0), 0.0)
         # A feature that was never seen has no scale: however small, it is all that matters.
-        residual[(x[:, self.unseen] != 0).any(axis=1)] = 1.0
-        return np.asarray(residual)
+        residual[((x != 0) & self.unseen).any(axis=1)] = 1.0
+        return residual
 
+    @on_own_device
     def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
         """h' Lambda^+ h of each query, infinite where the data does not determine it: (rows,)."""
-        return np.concatenate([self._leverage(x) for x in self._batches(tokens, positions)])
+        parts = [self._leverage(x) for x in self._batches(tokens, positions)]
+        leverages: Floats = module_of(*parts).concatenate(parts)
+        return leverages
 
     def _leverage(self, x: Floats) -> Floats:
-        factor = self.factor
+        factor, xp = self.factor, module_of(x)
+        leverage: Floats
         if isinstance(factor, CholeskyFactor):
-            solved = solve_triangular(factor.factor, x.T, lower=True, check_finite=False)
-            return np.asarray((solved**2).sum(axis=0))
-        if factor.rank == 0:
-            return np.where(x.any(axis=1), np.inf, 0.0)
-        weighted = (x @ factor.vectors) ** 2 / factor.values[-factor.rank :]
-        return np.where(self._residual(x) > self.tolerance, np.inf, weighted.sum(axis=1))
+            solved = algebra_of(x).solve_lower(factor.factor, x.T)
+            leverage = (solved**2).sum(axis=0)
+        elif factor.rank == 0:
+            leverage = xp.where(x.any(axis=1), np.inf, 0.0)
+        else:
+            weighted = (x @ factor.vectors) ** 2 / factor.values[-factor.rank :]
+            leverage = xp.where(self._residual(x) > self.tolerance, np.inf, weighted.sum(axis=1))
+        return leverage
 
     # ------------------------------------------------------------------ least determined directions
 
+    @on_own_device
     def least_determined(self, k: int) -> tuple[Floats, Floats]:
         """The k directions x (k, p) along which the data says least, and their mean squares (k,).
 
@@ -122,7 +154,12 @@ class Coverage:
         seen, each by itself, then the others in echelon form, those of fewest features first. Then
         eigenvectors of A by growing eigenvalue, in the caller's units. Each has length one; mean
         squares are relative, in units where every feature has mean square one.
+
+        Both are found on the host, whose LAPACK has QR with pivots.
         """
+        if self.device is not None:
+            found, squares = self.get().least_determined(k)
+            return put(found, like=self.diagonal), put(squares, like=self.diagonal)
         blanks = np.flatnonzero(self.unseen)
         alone = np.zeros((min(k, len(blanks)), self.p))
         alone[np.arange(len(alone)), blanks[: len(alone)]] = 1.0
@@ -177,17 +214,17 @@ def coverage_of_samples(
     features = chosen.of(tokens, positions)  # (N, p)
     if weights is not None:
         per_sample = weights if positions == "last" else np.repeat(weights, tokens.lengths)
-        features *= np.sqrt(per_sample / per_sample.sum())[:, None]
+        features *= put(np.sqrt(per_sample / per_sample.sum())[:, None], like=features)
     else:
         features /= np.sqrt(len(features))
     n, p = features.shape
     diagonal = (features**2).sum(axis=0)
     scale = power_of_two_scale(diagonal)
     features *= scale
-    _, sigma, vectors = svd(features, full_matrices=False, overwrite_a=True, check_finite=False)
+    _, sigma, vectors = algebra_of(features).svd(features)
     level = max(n, p) * EPS
     rank = int((sigma > MARGIN * level * sigma[0]).sum())
-    values = np.zeros(p)
+    values = module_of(sigma).zeros(p)
     values[p - len(sigma) :] = sigma[::-1] ** 2
     kept = vectors[:rank][::-1].T  # (p, r), ascending
     factor = SpectralFactor(
@@ -221,9 +258,10 @@ def describe(direction: Floats, mean_square: float, features: Features, names: l
     queries = [names[l] for l in features.queries]
     by_query = direction.reshape(len(pairs), len(queries)) / np.abs(direction).max()
     groups = []
-    for l in np.argsort(-np.abs(by_query).max(axis=0), kind="stable"):
+    sizes = np.abs(by_query).round(9)  # sizes equal up to rounding tie, and the first comes first
+    for l in np.argsort(-sizes.max(axis=0), kind="stable"):
         column = by_query[:, l]
-        order = np.argsort(-np.abs(column), kind="stable")
+        order = np.argsort(-sizes[:, l], kind="stable")
         terms = [(float(column[u]), pairs[u]) for u in order if abs(column[u]) > 0.1]
         if terms:
             groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {queries[l]}"))

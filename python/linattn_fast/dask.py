@@ -30,6 +30,7 @@ from .machine import usable_memory
 from .matrix_free import fit_operator
 from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
+from .pcg import Pcg
 from .problem import Settings, Stages
 from .progress import Bar
 from .residuals import refine_on_data
@@ -241,7 +242,7 @@ def fit(
     sample_weight: Any = None,
     features: Features | None = None,
     heads: Literal["minimal", "svd"] | int | None = "minimal",
-    solver: Literal["auto", "cholesky", "eigh", "pcg"] = "auto",
+    solver: Literal["auto", "cholesky", "eigh", "pcg"] | Pcg = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
     certify: bool = True,
@@ -259,9 +260,9 @@ def fit(
     positions, alpha, features, heads, backend, precision, certify
         As for :func:`linattn_fast.fit`.
     solver
-        "cholesky" or "eigh": moments from the workers, solved here, refined on the data. "pcg":
-        conjugate gradients, every pass on the workers. "auto": Cholesky where its memory is at hand
-        and it is safe, else "pcg".
+        "cholesky" or "eigh": moments from the workers, solved here, refined on the data. "pcg", or
+        ``la.Pcg(tol=...)``: conjugate gradients, every pass on the workers. "auto": Cholesky where
+        its memory is at hand and it is safe, else "pcg".
     memory_limit
         Bytes that may be used in this process.
     persist
@@ -272,7 +273,7 @@ def fit(
         an estimate of their number. Dask has its own means for the rest.
     """
     kind = _kind(positions, features, backend, precision, threads)
-    settings = Settings(alpha, heads, solver, certify, memory_limit)
+    settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     if settings.solver in ("dual", "qr"):
         raise ValueError(

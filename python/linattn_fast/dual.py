@@ -13,12 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import svd
 
+from .device import module_of, put
 from .features import Features
+from .non_finite import non_finite_error
 from .refine import Solution, refine
-from .solve import EPS, MARGIN, try_cholesky
-from .tokens import Floats, Positions, Tokens, non_finite_error
+from .solve import EPS, MARGIN, add_to_diagonal, algebra_of, try_cholesky
+from .tokens import Floats, Positions, Tokens
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Kernel:
         s, z = features.samples(tokens, positions)
         w = np.ones(len(tokens)) if weights is None else weights
         root = np.sqrt(w if positions == "last" else np.repeat(w, tokens.lengths))
-        return cls(s, z, root)
+        return cls(s, z, put(root, like=s))
 
     def require_finite(self, tokens: Tokens) -> None:
         """Raise where tokens are not finite, or too large for the kernel."""
         diagonal = (self.s**2).sum(axis=1) * (self.z**2).sum(axis=1) * self.root**2
-        if not (np.isfinite(diagonal).all() and np.isfinite(self.s).all()):
+        xp = module_of(diagonal)
+        if not (xp.isfinite(diagonal).all() and xp.isfinite(self.s).all()):
             raise non_finite_error(tokens)
 
     def matrix(self, ridge: float) -> Floats:
@@ -51,20 +53,23 @@ class Kernel:
         K *= self.z @ self.z.T
         K *= self.root
         K *= self.root[:, None]
-        K[np.diag_indices(len(K))] += ridge
+        add_to_diagonal(K, ridge)
         return K
 
     def coefficients(self, x: Floats) -> Floats:
         """C (d_out, p) = sum_i root_i x_i h_i'."""
         weighted = self.root[:, None] * x  # (N, d_out)
         maps = [(self.s * column[:, None]).T @ self.z for column in weighted.T]  # (q, d) each
-        return np.stack(maps).reshape(x.shape[1], -1)
+        stacked: Floats = module_of(self.s).stack(maps)
+        return stacked.reshape(x.shape[1], -1)
 
     def outputs(self, coefficients: Floats) -> Floats:
         """C h_i for every sample, (N, d_out)."""
         q, d = self.s.shape[1], self.z.shape[1]
         maps = coefficients.reshape(-1, q, d)
-        return np.stack([((self.s @ one) * self.z).sum(axis=1) for one in maps], axis=1)
+        rows = [((self.s @ one) * self.z).sum(axis=1) for one in maps]
+        outputs: Floats = module_of(self.s).stack(rows, axis=1)
+        return outputs
 
     def features(self) -> Floats:
         """sqrt(w_i) h_i, (N, p)."""
@@ -118,11 +123,11 @@ def _by_svd(features: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
 
     Singular values up to 10 max(N, p) eps sigma_max count as zero.
     """
-    U, sigma, Vt = svd(features, full_matrices=False, check_finite=False)
+    U, sigma, Vt = algebra_of(features).svd(features)
     kept = sigma > MARGIN * max(features.shape) * EPS * sigma[0]
     if not kept.any():
-        return np.zeros((y.shape[1], features.shape[1])), float("inf")
+        return module_of(features).zeros((y.shape[1], features.shape[1])), float("inf")
     U, sigma, Vt = U[:, kept], sigma[kept], Vt[kept]
     filtered = (sigma / (sigma**2 + ridge))[:, None] * (U.T @ y)
     condition = (sigma[0] ** 2 + ridge) / (sigma[-1] ** 2 + ridge)
-    return np.asarray((Vt.T @ filtered).T), float(condition)
+    return (Vt.T @ filtered).T, float(condition)

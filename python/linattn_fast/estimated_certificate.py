@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator, lobpcg
 
 from .certificate import Certificate, Source
 from .certifying import certificate_by_counting, largest_eigenvalue
+from .device import to_host
 from .normal_operator import KroneckerFactors, NormalOperator
 from .tokens import Floats, Positions
 from .whitening import Whitening, whiten
@@ -29,7 +30,7 @@ _ROUGH = 1e-3
 def _second_moment_times(operator: NormalOperator, x: Floats) -> Floats:
     """Lambda x for x (p, k) or (p,)."""
     C = np.ascontiguousarray(x.reshape(len(x), -1).T)
-    product = operator.normal(C).product / operator.total_weight
+    product = to_host(operator.normal(C).product) / operator.total_weight
     return np.asarray(product.T.reshape(x.shape))
 
 
@@ -78,6 +79,7 @@ def estimate_certificate(
     n, p = operator.n_samples, operator.features.count
     if n < p:
         return certificate_by_counting(n, positions, noise_samples, source)
+    factors = KroneckerFactors(*map(to_host, factors))  # the iteration is SciPy's, on the host
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0)
     reached = whitening.shape[0] * whitening.shape[1]

@@ -13,7 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens, non_finite_error
+from .device import module_of, on_device
+from .non_finite import non_finite_error
+from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
 
 
 def pair_count(d: int) -> int:
@@ -40,10 +42,17 @@ def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, F
     One sample a sequence for "last", one a token otherwise; S is of the whole sequence, or for
     "causal" of the prefix that ends with the query.
     """
-    j, k = np.triu_indices(tokens.d)
-    if positions == "last" and isinstance(tokens.storage, np.ndarray) and tokens.offsets is None:
+    xp = module_of(*tokens.arrays[:1])
+    j, k = (xp.asarray(index) for index in np.triu_indices(tokens.d))
+    if not isinstance(tokens.storage, tuple) and tokens.offsets is None:
         Z = tokens.storage.astype(np.float64, copy=False)
-        return (Z.transpose(0, 2, 1) @ Z)[:, j, k], Z[:, -1]
+        if positions == "last":
+            return (Z.transpose(0, 2, 1) @ Z)[:, j, k], Z[:, -1]
+        n, d = Z.shape[1:]
+        if positions == "all":
+            return xp.repeat((Z.transpose(0, 2, 1) @ Z)[:, j, k], n, axis=0), Z.reshape(-1, d)
+        prefixes = xp.cumsum(Z[:, :, j] * Z[:, :, k], axis=1)  # (N, n, q)
+        return prefixes.reshape(-1, len(j)), Z.reshape(-1, d)
     s, z = [], []
     for given in tokens:
         sequence = given.astype(np.float64, copy=False)
@@ -52,12 +61,12 @@ def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, F
             s.append(products.sum(axis=0, keepdims=True))
             z.append(sequence[-1:])
         elif positions == "all":
-            s.append(np.repeat(products.sum(axis=0, keepdims=True), len(sequence), axis=0))
+            s.append(xp.repeat(products.sum(axis=0, keepdims=True), len(sequence), axis=0))
             z.append(sequence)
         else:
-            s.append(np.cumsum(products, axis=0))
+            s.append(xp.cumsum(products, axis=0))
             z.append(sequence)
-    return np.concatenate(s), np.concatenate(z)
+    return xp.concatenate(s), xp.concatenate(z)
 
 
 def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np.intp]:
@@ -137,7 +146,7 @@ class Features:
         it. Of one-hot tokens, that is a small part of all.
         """
         positions = as_positions(positions)
-        tokens = as_tokens(Z, offsets)
+        tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
         together = np.zeros((tokens.d, tokens.d), dtype=bool)
         queries = np.zeros(tokens.d, dtype=bool)
         for sequence in tokens:
@@ -207,20 +216,24 @@ class Features:
 
     def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
         """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
-        dense = isinstance(tokens.storage, np.ndarray) and tokens.offsets is None
+        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
         if dense and positions == "last" and 3 * self.n_pairs < pair_count(self.d):
-            return self._few_samples(np.asarray(tokens.storage))
+            return self._few_samples(tokens.arrays[0])
         s, z = samples_of(tokens, positions)
-        return (s, z) if self.everything else (s[:, self.pair_numbers], z[:, self.queries])
+        if self.everything:
+            return s, z
+        xp = module_of(s)
+        return s[:, xp.asarray(self.pair_numbers)], z[:, xp.asarray(self.queries)]
 
     def _few_samples(self, Z: Floats) -> tuple[Floats, Floats]:
         """The same for tokens (N, n, d), without the pairs that are not chosen."""
-        j, k = self.pairs.T
-        s = np.empty((len(Z), self.n_pairs))
+        xp = module_of(Z)
+        j, k = (xp.asarray(index) for index in self.pairs.T)
+        s = xp.empty((len(Z), self.n_pairs))
         for first in range(0, len(Z), 64):
             part = Z[first : first + 64].astype(np.float64, copy=False)
-            s[first : first + 64] = np.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
-        return s, Z[:, -1, self.queries].astype(np.float64)
+            s[first : first + 64] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
+        return s, Z[:, -1][:, xp.asarray(self.queries)].astype(np.float64)
 
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
         """h = s (x) z of each sample, (samples, count)."""
@@ -231,9 +244,10 @@ class Features:
         """Coefficients (d_out, count) of these features as (d_out, p) of all, zero elsewhere."""
         if self.everything:
             return coefficients
-        full = np.zeros((len(coefficients), pair_count(self.d), self.d))
+        xp = module_of(coefficients)
+        full: Floats = xp.zeros((len(coefficients), pair_count(self.d), self.d))
         chosen = coefficients.reshape(len(coefficients), self.n_pairs, self.n_queries)
-        full[:, self.pair_numbers[:, None], self.queries] = chosen
+        full[:, xp.asarray(self.pair_numbers[:, None]), xp.asarray(self.queries)] = chosen
         return full.reshape(len(coefficients), -1)
 
 
@@ -267,7 +281,7 @@ def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
 
 
 def _finite(values: Floats, tokens: Tokens) -> Floats:
-    if not np.isfinite(values).all():
+    if not module_of(values).isfinite(values).all():
         raise non_finite_error(tokens)
     return values
 
@@ -287,7 +301,7 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     array([[30., 10., 15.,  5., 15.,  5.]])
     """
     tokens = as_tokens(Z, offsets)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
         return _finite(features_of(tokens), tokens)
 
 
@@ -297,8 +311,8 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
     Each off-diagonal product appears twice; :func:`cubic_features` has it once.
     """
     tokens = as_tokens(Z, offsets)
-    table = pair_table(tokens.d)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
         s, z = samples_of(tokens)
         features = s[:, table, None] * z[:, None, None, :]
         return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
@@ -307,7 +321,9 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
 def head_coefficients(V: Floats, Q: Floats) -> Floats:
     """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
     d_out, d = V.shape[1:]
-    W = np.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
-    j, k = np.triu_indices(d)
-    C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])
-    return np.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    xp = module_of(V)
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
+    j, k = (xp.asarray(index) for index in np.triu_indices(d))
+    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    return coefficients

@@ -25,7 +25,7 @@ from .moments import Moments
 from .ranks import residual_of_fewer
 from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
 from .refine import Solution
-from .solve import EPS
+from .solve import EPS, add_to_diagonal
 from .starts import svd_factors
 from .tokens import Floats
 
@@ -79,7 +79,7 @@ def normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
     def form() -> Floats:
         matrix = moments.gram()
         matrix /= moments.required_weight()
-        matrix[np.diag_indices(len(matrix))] += alpha
+        add_to_diagonal(matrix, alpha)
         return matrix
 
     return form

@@ -15,26 +15,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
 from .assembling import assemble
 from .backend import Precision, get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .certificate import Certificate
-from .certifying import (
-    certificate_from,
-    certifying_factor,
-    counted_on_data,
-)
+from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
-from .dual import Kernel, solve_dual
+from .device import device_memory, device_of, on_device
 from .features import Features
+from .few_samples import fit_dual
 from .machine import usable_memory
 from .matrix_free import fit_pcg
 from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
-from .problem import Problem, Settings, Stages
+from .pcg import Pcg
+from .problem import Settings, Stages
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
@@ -50,8 +46,13 @@ def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]
     return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
 
 
-def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tuple[Floats, Choice]:
-    """The same, but what the Gram cannot resolve is taken from the features themselves."""
+def _solve_with_data(
+    moments: Moments, problem: Data, settings: Settings
+) -> tuple[Floats, Choice] | str:
+    """The same, but what the Gram cannot resolve is taken from the features themselves.
+
+    A string where memory allows only conjugate gradients to do so: why.
+    """
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
     if settings.solver == "auto":
@@ -59,9 +60,15 @@ def _solve_with_data(moments: Moments, problem: Data, settings: Settings) -> tup
         if isinstance(choice, Choice):
             cross = moments.cross() / moments.required_weight()
             return choice.factorisation.solve(cross).T, choice
-        replace(settings, solver="qr").require_possible(
-            moments.features, moments.d_out, moments.positions, moments.n_samples
-        )
+        sizes = moments.features, moments.d_out, moments.positions, moments.n_samples
+        try:
+            replace(settings, solver="qr").require_possible(*sizes)
+        except MemoryError as refusal:
+            try:
+                replace(settings, solver="pcg").require_possible(*sizes)
+            except MemoryError:
+                raise refusal from None
+            return f"{choice}, and orthogonal transformations do not fit: {refusal}"
         reason = f"{choice}, so the features were reduced by orthogonal transformations"
     elif settings.solver != "qr":
         return _solve_primal(moments, settings)
@@ -94,6 +101,10 @@ def fit_moments(
     """Fit from moments alone: :meth:`Moments.fit`."""
     # Any string may turn up as solver: Settings checks it.
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
+    return _fit_moments(moments, settings)
+
+
+def _fit_moments(moments: Moments, settings: Settings) -> Fit:
     if settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
@@ -105,11 +116,12 @@ def fit_moments(
     moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
-    with stages.timed("solve"):
-        coefficients, choice = _solve_primal(moments, settings)
-    with stages.timed("loss"):
-        solution = Solution(coefficients, (), moments.loss(coefficients))
-    return assemble_factorised(solution, choice, moments, settings, stages)
+    with on_device(moments.device):
+        with stages.timed("solve"):
+            coefficients, choice = _solve_primal(moments, settings)
+        with stages.timed("loss"):
+            solution = Solution(coefficients, (), moments.loss(coefficients))
+        return assemble_factorised(solution, choice, moments, settings, stages)
 
 
 def assemble_factorised(
@@ -135,7 +147,8 @@ def assemble_factorised(
         positions=moments.positions,
         n_samples=moments.n_samples,
         mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=get_backend(moments.backend).name,
+        backend=(engine := get_backend(moments.backend, moments)).name,
+        path=engine.path(moments.precision),
         moments=moments,
     )
 
@@ -170,7 +183,7 @@ def fit(
     sample_weight: object = None,
     features: Features | None = None,
     heads: Literal["minimal", "svd"] | int | None = "minimal",
-    solver: Solver = "auto",
+    solver: Solver | Pcg = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
     certify: bool = True,
@@ -214,9 +227,12 @@ def fit(
         ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
         features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
-        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why.
+        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why. "pcg" goes on to
+        rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
     backend
-        "cpu", "numpy" or "auto".
+        "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
+        is "cuda"; results then stay on the device, and ``fit.get()`` brings them home
+        (docs/cuda.md).
     precision
         "float64", or "mixed": the Gram from float32 products with float64 totals. Refinement on the
         data, in float64, makes up for it unless the problem is ill-conditioned.
@@ -247,23 +263,32 @@ def fit(
     """
     positions = as_positions(positions)
     precision = as_precision(precision)
-    settings = Settings(alpha, heads, solver, certify, memory_limit)
+    settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+    with on_device(device_of(Z)):
+        problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        return _fit(problem, settings, progress)
+
+
+def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:
+    """Fit to checked data, on the current device if the backend is "cuda"."""
+    solver, positions = settings.solver, problem.positions
+    if problem.backend == "cuda" and settings.memory_limit is None:
+        settings = replace(settings, memory_limit=device_memory())
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
-    if once and solver in ("dual", "qr", "pcg"):
+    if once and settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
-            f"solver: {solver!r} reads the data again, and an iterator can be read only once; "
-            "give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
+            f"solver: {settings.solver!r} reads the data again, and an iterator can be read only "
+            "once; give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
         )
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
-        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
+        loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
         settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
-        return _fit_dual(loaded, settings, why, progress=progress)
+        return fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
         return fit_pcg(problem, settings, why, progress)
 
@@ -277,15 +302,20 @@ def fit(
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
-        loaded, why = in_memory(problem, as_memory_limit(memory_limit), why)
-        return _fit_dual(loaded, settings, why, progress=False)
+        loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
+        return fit_dual(loaded, settings, why, progress=False)
     with stages.timed("solve"):
-        coefficients, choice = _solve_with_data(moments, problem, settings)
+        solved = _solve_with_data(moments, problem, settings)
+    if isinstance(solved, str):
+        del moments  # conjugate gradients have the memory to themselves
+        turned = fit_pcg(problem, replace(settings, solver="pcg"), f"{why}; {solved}", progress)
+        return _after(stages, turned)
+    coefficients, choice = solved
     with stages.timed("refine"):
         solution = refine_on_data(
             coefficients,
             choice,
-            float(alpha),
+            float(settings.alpha),
             moments.required_weight(),
             partial(gradient_of, problem),
         )
@@ -297,10 +327,15 @@ def fit(
 
 def _fit_once(moments: Moments, settings: Settings, stages: Stages) -> Fit:
     """Fit from the moments of a stream that is gone."""
-    fit = fit_moments(moments, **vars(settings))
+    fit = _fit_moments(moments, settings)
     reason = f"{fit.info.reason}; a stream that is read once, so nothing is refined on the data"
-    seconds = {**stages, **fit.info.seconds}
-    return replace(fit, info=replace(fit.info, reason=reason, seconds=seconds))
+    return _after(stages, replace(fit, info=replace(fit.info, reason=reason)))
+
+
+def _after(stages: Stages, fit: Fit) -> Fit:
+    """The fit with the seconds of what went before it."""
+    seconds = {name: stages.get(name, 0.0) + fit.info.seconds.get(name, 0.0) for name in stages}
+    return replace(fit, info=replace(fit.info, seconds={**fit.info.seconds, **seconds}))
 
 
 def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
@@ -346,51 +381,3 @@ def _chosen_for_stream(
     size = in_words(estimate["cholesky"])
     why = f"Cholesky needs {size}, more than the {in_words(available)} that may be used"
     return replace(settings, solver="pcg"), why
-
-
-def _fit_dual(
-    problem: Problem,
-    settings: Settings,
-    why: str,
-    *,
-    progress: bool | Callable[[int, Any], object],
-) -> Fit:
-    """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
-    n, p = problem.n_samples, problem.features.count
-    stages = Stages()
-    with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
-        kernel = Kernel.of(problem.tokens, problem.weights, problem.positions, problem.features)
-        kernel.require_finite(problem.tokens)
-    y = problem.targets.rows().astype(np.float64)
-    with stages.timed("solve"):
-        dual = solve_dual(kernel, y, float(settings.alpha))
-    certificate, moments = None, None
-    if isinstance(settings.heads, int) or (settings.certify and n >= p):
-        with stages.timed("moments"):
-            moments = problem.moments(progress)
-    if settings.certify:
-        with stages.timed("certify"):
-            if n < p or moments is None:
-                certificate = counted_on_data(
-                    problem.tokens, problem.weights, problem.positions, problem.features
-                )
-            else:
-                limit = as_memory_limit(settings.memory_limit)
-                factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
-                certificate = certificate_from(moments, factor)
-    weights = kernel.root**2
-    return assemble(
-        dual.solution,
-        f"{why}; {dual.reason}",
-        dual.condition,
-        "dual",
-        certificate,
-        settings,
-        stages,
-        features=problem.features,
-        positions=problem.positions,
-        n_samples=n,
-        mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),
-        backend=problem.backend,
-        moments=moments,
-    )

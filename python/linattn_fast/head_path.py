@@ -107,6 +107,7 @@ def head_path(moments: Moments, max_heads: int, *, alpha: float = 0.0) -> HeadPa
         raise TypeError(f"moments: Moments are needed, got {type(moments).__name__}")
     max_heads = as_size(max_heads, "max_heads")
     require_every_feature(moments.features)
+    moments = moments.get()
     convex = fit_moments(
         moments, alpha=alpha, heads=None, solver="auto", certify=False, memory_limit=None
     )

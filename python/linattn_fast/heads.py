@@ -12,39 +12,57 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from scipy.linalg import qr, svd
 
 from .backend import get_backend
+from .device import (
+    brought_over,
+    device_of,
+    frozen,
+    is_on_device,
+    module_of,
+    on_device,
+    on_own_device,
+    put,
+    to_host,
+)
 from .features import head_coefficients
+from .floats import as_array
 from .memory import require_memory
+from .non_finite import non_finite_error
 from .solve import EPS
-from .tokens import Floats, Positions, as_positions, as_size, as_tokens, non_finite_error
+from .tokens import Floats, Positions, as_positions, as_size, as_tokens
 
 
 def as_matrix(value: object, name: str, ndim: int) -> Floats:
     """Check a real, finite array of given dimension, as contiguous float64."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: masked arrays are not supported; fill the masked entries")
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # the object's own conversion may raise anything
-        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
+    value = brought_over(value, name)
+    with on_device(device_of(value)):
+        return _as_matrix(value, name, ndim)
+
+
+def _as_matrix(value: object, name: str, ndim: int) -> Floats:
+    xp = module_of(value)
+    array: Any = value if is_on_device(value) else as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
     if array.ndim != ndim:
         raise ValueError(f"{name}: an array of {ndim} axes is needed, got shape {array.shape}")
-    array = np.array(array, dtype=np.float64, order="C")
-    if not np.isfinite(array).all():
+    copy: Floats = xp.array(array, dtype=np.float64, order="C")
+    if not xp.isfinite(copy).all():
         raise ValueError(f"{name}: must be finite")
-    return array
+    return copy
 
 
 def _is_one_sequence(value: object) -> bool:
     try:
-        return np.ndim(value) == 2  # type: ignore[arg-type]  # anything array-like
+        dimensions = value.ndim if hasattr(value, "ndim") else np.ndim(value)  # type: ignore[arg-type]
+        return bool(dimensions == 2)
     except ValueError:  # sequences of different lengths
         return False
 
@@ -94,7 +112,8 @@ class Heads:
     Notes
     -----
     ``heads[h]`` is the pair (V_h, Q_h), ``heads[a:b]`` another :class:`Heads`, and iteration yields
-    the pairs. The arrays are copied and read-only.
+    the pairs. The arrays are copied and read-only; of CuPy arrays the copies are on the device of
+    V, and so are results. ``get()`` brings them home.
 
     Examples
     --------
@@ -106,7 +125,7 @@ class Heads:
 
     def __init__(self, V: object, Q: object, recovery: Recovery | None = None) -> None:
         self.V = as_matrix(V, "V", 3)
-        self.Q = as_matrix(Q, "Q", 3)
+        self.Q = put(as_matrix(Q, "Q", 3), like=self.V)
         H, d_out, d = self.V.shape
         if self.Q.shape != (H, d, d):
             raise ValueError(
@@ -117,9 +136,24 @@ class Heads:
             raise ValueError(f"V: d_out and d must be at least 1, got shape {self.V.shape}")
         if recovery is not None and not isinstance(recovery, Recovery):
             raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
-        self.V.setflags(write=False)
-        self.Q.setflags(write=False)
+        frozen(self.V)
+        frozen(self.Q)
         self._recovery = recovery
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that V and Q are on; None for the host."""
+        return device_of(self.V)
+
+    def get(self) -> Heads:
+        """The same heads on the host."""
+        return self if self.device is None else self.put(np.zeros(0))
+
+    def put(self, like: object) -> Heads:
+        """The same heads where another object is; these if they are there already."""
+        if device_of(like) == self.device:
+            return self
+        return Heads(put(self.V, like), put(self.Q, like), self.recovery)
 
     @property
     def recovery(self) -> Recovery | None:
@@ -178,7 +212,7 @@ class Heads:
             "last": the last token queries the whole sequence. "all": every token does.
             "causal": every token queries the prefix that ends with it.
         backend
-            "auto", "cpu" or "numpy".
+            "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or the heads are on a device.
 
         Returns
         -------
@@ -187,9 +221,10 @@ class Heads:
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
-        y = get_backend(backend).heads(self.V, self.Q, tokens, positions)
+        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
         return y if positions == "last" else tokens.restore(y)
 
+    @on_own_device
     def coefficients(self) -> Floats:
         """Coefficients (d_out, p) of the features."""
         return head_coefficients(self.V, self.Q)
@@ -207,8 +242,10 @@ class Heads:
         - the first entry of V_h of largest magnitude is positive.
 
         It is unique where the singular values differ. Heads that repeat others are merged, so there
-        may be fewer.
+        may be fewer. It is found on the host.
         """
+        if self.device is not None:
+            return self.get().normalized().put(self)
         H = len(self)
         if H == 0 or not (self.V.any() and self.Q.any()):
             return Heads(self.V[:1] * 0, self.Q[:1] * 0, self.recovery)
@@ -237,7 +274,8 @@ class Heads:
                 f"other: d = {self.d}, d_out = {self.d_out} are needed, "
                 f"got d = {other.d}, d_out = {other.d_out}"
             )
-        return float(np.linalg.norm(self.coefficients() - other.coefficients()))
+        mine, theirs = (to_host(heads.coefficients()) for heads in (self, other))
+        return float(np.linalg.norm(mine - theirs))
 
     def generate(
         self,
@@ -258,7 +296,7 @@ class Heads:
         round
             Decimals to round each output to, as ``numpy.round`` does; None keeps it as it is.
         backend
-            "auto", "cpu" or "numpy".
+            "auto", "cpu", "numpy" or "cuda".
 
         Returns
         -------
@@ -277,10 +315,13 @@ class Heads:
         tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
         if len(set(tokens.lengths.tolist())) > 1:
             raise ValueError("Z0: prompts of one length are needed, got several lengths")
-        prompts = np.stack([z.astype(np.float64) for z in tokens])
-        if not np.isfinite(prompts).all():
-            raise non_finite_error(tokens, name="Z0")
+        with on_device(tokens.device):
+            xp = module_of(*tokens.arrays[:1])
+            prompts = xp.stack([z.astype(np.float64) for z in tokens])
+            if not xp.isfinite(prompts).all():
+                raise non_finite_error(tokens, name="Z0")
         needed = 8 * len(prompts) * (prompts.shape[1] + steps) * self.d
         require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
-        Z = get_backend(backend).generate(self.V, self.Q, prompts, steps, round)
+        engine = get_backend(backend, tokens, self)
+        Z = engine.generate(self.V, self.Q, prompts, steps, round)
         return Z[0] if single else Z

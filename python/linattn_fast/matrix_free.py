@@ -68,7 +68,7 @@ def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOpe
     )
     limit = as_memory_limit(settings.memory_limit)
     keep = estimate["pcg"] + kept <= (usable_memory() // 2 if limit is None else limit)
-    operator = get_backend(problem.backend).normal_operator(
+    operator = get_backend(problem.backend, problem.tokens).normal_operator(
         problem.tokens, problem.targets, problem.weights, problem.positions, features, keep=keep
     )
     return operator, kept if keep else 0
@@ -100,7 +100,7 @@ def fit_operator(
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
-        found = solve_pcg(operator, float(settings.alpha), watch)
+        found = solve_pcg(operator, float(settings.alpha), watch, settings.tol)
     certificate = None
     if settings.certify:
         with stages.timed("certify"):

@@ -40,12 +40,12 @@ def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     rows = 8 * 264 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
     factors = q * q + k * k + q * k
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
-    # vectors of the iteration; then those with the sums of a pass.
+    # vectors of the iteration and, once more for the certificate, the sums of a pass.
     setup = _slabs_bytes(n_samples, factors) + 16 * factors
     vectors = 8 * 16 * max(d_out, 3) * p
     decomposition = 8 * 7 * (q * q + k * k)
-    passes = 8 * 2 * (q * q + k * k) + _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
-    return rows + vectors + max(setup, decomposition, passes)
+    passes = _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
+    return rows + vectors + max(setup, decomposition + passes)
 
 
 def estimate_memory(

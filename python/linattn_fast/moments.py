@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from . import compact, storage
 from .accumulation import Accumulation
 from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
+from .device import cupy, device_of, module_of, on_own_device
 from .features import Features, as_features
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments_file import read_moments, write_moments
@@ -69,10 +71,13 @@ class Moments:
         "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
         docs/design.md for its error).
     backend
-        "auto", "cpu" or "numpy".
+        "auto", "cpu", "numpy" or "cuda". "auto" is "cuda" for batches on a CUDA device.
 
     Notes
     -----
+    With "cuda", sums are CuPy arrays and stay on the device of the first batch (docs/cuda.md);
+    ``a + b`` has the device of a, and ``get()`` brings moments home.
+
     Memory does not grow with the number of sequences. An update computes the moments of its batch
     aside and adds them when all went well, so a failed or interrupted update changes nothing; a
     stream is one update.
@@ -214,7 +219,9 @@ class Moments:
         with self._lock:
             everything = [part for part in (self._totals, *parts) if part is not None]
             if everything:  # one assignment: an interrupt finds the old state or the new one
-                self._totals = merged(everything)
+                total = merged(everything)
+                here = self._totals is None and self.backend == "cuda"
+                self._totals = total.placed(cupy().asarray) if here else total
         return self
 
     def __getstate__(self) -> dict[str, object]:
@@ -250,6 +257,21 @@ class Moments:
             backend=self.backend,
             precision=self.precision,
         )
+
+    # -------------------------------------------------------------------------------------- place
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that the sums are on; None for the host."""
+        return device_of(None if self._totals is None else self._totals.sums)
+
+    def get(self) -> Moments:
+        """The same moments on the host; these if they are there already."""
+        if self.device is None or self._totals is None:
+            return self
+        home = copy(self)
+        home.backend, home._totals = "auto", self._totals.get()
+        return home
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -306,23 +328,28 @@ class Moments:
         """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
         return None if self._totals is None else self._totals.magnitudes
 
+    @on_own_device
     def gram(self) -> Floats:
         """Sum of w h h', dense (p, p)."""
         p = self.dimension
-        require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
+        if self.device is None:
+            require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
         return compact.expand(self.sums.gram, self.features, self.positions)
 
+    @on_own_device
     def cross(self) -> Floats:
         """Sum of w h y', (p, d_out)."""
+        cross = self.sums.cross
         # (a, l, u) -> (u, l, a)
-        return np.ascontiguousarray(self.sums.cross.transpose(2, 1, 0)).reshape(
-            self.dimension, self.d_out
-        )
+        rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
+        return rows.reshape(self.dimension, self.d_out)
 
+    @on_own_device
     def gram_diagonal(self) -> Floats:
         """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
         return compact.diagonal(self.sums.gram, self.features, self.positions)
 
+    @on_own_device
     def second_moment(self) -> Floats:
         """Lambda = gram / W, dense (p, p)."""
         matrix = self.gram()
@@ -338,18 +365,21 @@ class Moments:
             )
         return self.total_weight
 
+    @on_own_device
     def gram_times(self, x: Floats) -> Floats:
         """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
         return compact.times(self.sums.gram, x, self.features, self.positions)
 
+    @on_own_device
     def loss(self, coefficients: Floats) -> float:
         """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
 
         Cancellation leaves an error of about 1e-16 times the mean squared target.
         """
         x = coefficients.T
-        fitted = np.vdot(x, self.gram_times(x))
-        explained = np.vdot(x, self.cross())
+        xp = module_of(x)
+        fitted = xp.vdot(x, self.gram_times(x))
+        explained = xp.vdot(x, self.cross())
         return max(
             0.0,
             float(self.sums.energy.sum() - 2 * explained + fitted) / self.required_weight(),

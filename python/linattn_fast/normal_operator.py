@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from .features import Features
-from .tokens import Floats, Positions, Tokens, non_finite_error
+from .non_finite import non_finite_error
+from .tokens import Floats, Positions, Tokens
 
 
 class KroneckerFactors(NamedTuple):

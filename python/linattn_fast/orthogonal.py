@@ -18,10 +18,17 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
-from scipy.linalg import lapack, svd
 
+from .device import module_of, put
 from .features import Features
-from .solve import EPS, MARGIN, SpectralFactor, power_of_two_scale, spectral_factor
+from .solve import (
+    EPS,
+    MARGIN,
+    SpectralFactor,
+    algebra_of,
+    power_of_two_scale,
+    spectral_factor,
+)
 from .tokens import Array, Floats, Positions, Tokens
 
 Batch: TypeAlias = tuple[Tokens, Array, Floats | None]
@@ -39,13 +46,12 @@ def _pieces(
     while first < len(tokens):
         last = int(np.searchsorted(starts, starts[first] + rows))
         last = min(max(last, first + 1), len(tokens))
-        part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
-        features = chosen.of(part, positions)
+        features = chosen.of(tokens.part(first, last), positions)
         targets = y[starts[first] : starts[last]].astype(np.float64)
         if weights is not None:
             root = np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
-            features *= root
-            targets *= root
+            features *= put(root, like=features)
+            targets *= put(root, like=targets)
         yield features, targets
         first = last
 
@@ -57,23 +63,13 @@ def _blocks(
     waiting: list[Floats] = []
     for batch in batches:
         for piece in _pieces(batch, positions, chosen, rows):
-            waiting.append(np.concatenate(piece, axis=1))
+            xp = module_of(*piece)
+            waiting.append(xp.concatenate([put(part, like=piece[0]) for part in piece], axis=1))
             if sum(map(len, waiting)) >= rows:
-                yield np.concatenate(waiting)
+                yield xp.concatenate(waiting)
                 waiting.clear()
     if waiting:
-        yield np.concatenate(waiting)
-
-
-def _triangle(stacked: Floats) -> Floats:
-    """R of the QR factorisation of a tall or wide matrix, square in its columns."""
-    columns = stacked.shape[1]
-    lwork = int(lapack.dgeqrf_lwork(*stacked.shape)[0])
-    factored = lapack.dgeqrf(np.asfortranarray(stacked), lwork=lwork, overwrite_a=True)[0]
-    triangle = np.zeros((columns, columns))
-    rows = min(len(stacked), columns)
-    triangle[:rows] = np.triu(factored[:rows])
-    return triangle
+        yield module_of(*waiting).concatenate(waiting)
 
 
 def solve_on_data(
@@ -101,17 +97,17 @@ def solve_on_data(
     d_out
         Outputs; may be 0.
     """
-    p = len(diagonal)
+    p, xp, algebra = len(diagonal), module_of(diagonal), algebra_of(diagonal)
     scale = power_of_two_scale(diagonal)
-    triangle = np.zeros((p + d_out, p + d_out))
+    triangle = xp.zeros((p + d_out, p + d_out))
     if alpha > 0:
-        triangle[np.arange(p), np.arange(p)] = np.sqrt(alpha) * scale
-    units = np.concatenate([scale, np.ones(d_out)])
+        triangle[:p, :p] = xp.diag(np.sqrt(alpha) * scale)
+    units = xp.concatenate([scale, xp.ones(d_out)])
     for block in _blocks(batches, positions, chosen, 2 * p):
-        rows = block * units / np.sqrt(total_weight)
-        triangle = _triangle(np.concatenate([triangle, rows]))
+        rows = put(block, like=units) * units / np.sqrt(total_weight)
+        triangle = algebra.triangle_of(xp.concatenate([triangle, rows]))
     R, c = triangle[:p, :p], triangle[:p, p:]
-    U, sigma, Vt = svd(R, check_finite=False)
+    U, sigma, Vt = algebra.svd(R)
     level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares
     factor = spectral_factor(
         sigma[::-1] ** 2,
@@ -122,6 +118,6 @@ def solve_on_data(
         name="qr",
     )
     if factor.rank == 0:
-        return np.zeros((d_out, p)), factor
+        return xp.zeros((d_out, p)), factor
     inner = (U.T @ c)[::-1][-factor.rank :] / sigma[::-1][-factor.rank :, None]
     return factor.shortest(inner).T, factor

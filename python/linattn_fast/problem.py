@@ -7,16 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .backend import Precision
+from .device import cupy
 from .features import Features
 from .few_heads import require_every_feature
 from .memory import as_memory_limit, estimate_memory, require_memory
 from .moments import Moments
+from .pcg import Pcg
 from .progress import Bar
 from .recovery import METHODS
 from .solve import SOLVERS, Solver
@@ -44,6 +46,22 @@ class Settings:
     solver: Solver
     certify: bool
     memory_limit: int | None
+    tol: float | None = None
+    """Of conjugate gradients, see :class:`~linattn_fast.pcg.Pcg`."""
+
+    @classmethod
+    def of(
+        cls,
+        alpha: float,
+        heads: str | int | None,
+        solver: Solver | Pcg,
+        certify: bool,
+        memory_limit: int | None,
+    ) -> Settings:
+        """Settings as users give them."""
+        if isinstance(solver, Pcg):
+            return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol)
+        return cls(alpha, heads, solver, certify, memory_limit)
 
     def __post_init__(self) -> None:
         alpha = self.alpha
@@ -53,7 +71,9 @@ class Settings:
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
         object.__setattr__(self, "heads", as_heads(self.heads))
         if not isinstance(self.solver, str) or self.solver not in SOLVERS:
-            raise ValueError(f"solver: must be one of {', '.join(SOLVERS)}, got {self.solver!r}")
+            raise ValueError(
+                f"solver: must be one of {', '.join(SOLVERS)} or Pcg(tol=...), got {self.solver!r}"
+            )
         as_memory_limit(self.memory_limit)
 
     def require_possible(
@@ -134,3 +154,11 @@ class Problem:
         with Bar(self.n_samples, "moments", progress) as report:
             moments.add_checked(self.tokens, self.targets, self.weights, report)
         return moments
+
+
+def on_current_device(problem: Problem) -> Problem:
+    """The same data on the current CUDA device, where it is not on one already."""
+    here = cupy().empty(0)
+    if problem.tokens.device is not None:
+        return problem
+    return replace(problem, tokens=problem.tokens.put(here), targets=problem.targets.put(here))

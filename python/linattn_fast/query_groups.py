@@ -20,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from . import compact
 from .backend import BatchMoments
+from .device import module_of
 from .features import Features
 from .moments import Moments
 from .totals import Totals
@@ -60,12 +61,13 @@ def moments_of(moments: Moments, group: Group) -> Moments:
         precision=moments.precision,
     )
     gram = compact.of_queries(sums.gram, features, moments.positions, group)
+    where = module_of(gram).asarray(group)
     return part.add(
         Totals(
-            BatchMoments(gram, sums.cross[:, group], sums.energy),
+            BatchMoments(gram, sums.cross[:, where], sums.energy),
             moments.n_samples,
             moments.total_weight,
             moments.accumulation,
-            None if sizes is None else sizes[:, group],
+            None if sizes is None else sizes[:, where],
         )
     )

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from .device import to_host
 from .features import feature_count
 from .head_search import Search, svd_tolerance
 from .heads import Heads, Recovery, as_matrix
@@ -100,7 +101,8 @@ def recover_heads(
 
     Notes
     -----
-    The search is deterministic and limited to a fixed number of flops, a few seconds of work.
+    The search is deterministic and limited to a fixed number of flops, a few seconds of work. It
+    runs on the host; heads of coefficients on a CUDA device are put there.
 
     Examples
     --------
@@ -114,7 +116,8 @@ def recover_heads(
     (True, 2)
     """
     d = as_size(d, "d")
-    C = as_matrix(coefficients, "coefficients", 2)
+    given = as_matrix(coefficients, "coefficients", 2)
+    C = to_host(given)
     if C.shape[1] != feature_count(d) or len(C) == 0:
         raise ValueError(
             f"coefficients: shape (d_out, {feature_count(d)}) is needed for d = {d}, got {C.shape}"
@@ -127,7 +130,7 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    return heads_of(C, d, method, max_heads, float(tol))
+    return heads_of(C, d, method, max_heads, float(tol)).put(given)
 
 
 def heads_of(

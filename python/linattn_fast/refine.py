@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .device import module_of
 from .solve import EPS
 from .tokens import Floats
 
@@ -29,8 +30,9 @@ class Solution:
 
 def _norm(x: Floats) -> float:
     """Frobenius norm without overflow."""
-    largest = float(np.abs(x).max(initial=0.0))
-    return largest * float(np.linalg.norm(x / largest)) if largest > 0 else 0.0
+    xp = module_of(x)
+    largest = float(xp.abs(x).max()) if x.size else 0.0
+    return largest * float(xp.linalg.norm(x / largest)) if largest > 0 else 0.0
 
 
 def refine(

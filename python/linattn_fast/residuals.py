@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .backend import get_backend
+from .device import module_of
 from .normal_operator import Gradient, added
 from .problem import Problem
 from .refine import Solution, refine
@@ -28,13 +29,14 @@ def refine_on_data(
     gradient: Callable[[Floats], Gradient],
 ) -> Solution:
     """Correct C by (Lambda + alpha I)^-1 times the gradient recomputed on the data."""
+    xp = module_of(coefficients)
 
     def correction(C: Floats) -> Floats:
-        mean = gradient(np.ascontiguousarray(C)).gradient.T / total_weight
+        mean = gradient(xp.ascontiguousarray(C)).gradient.T / total_weight
         return choice.factorisation.solve(mean - alpha * C.T).T
 
     refined, steps = refine(coefficients, correction)
-    errors = gradient(np.ascontiguousarray(refined)).squared_error
+    errors = gradient(xp.ascontiguousarray(refined)).squared_error
     return Solution(refined, steps, float(errors.sum()) / total_weight)
 
 
@@ -48,7 +50,12 @@ def gradient_of(problem: Data, C: Floats) -> Gradient:
 
 
 def _gradient_of_part(part: Problem, C: Floats) -> Gradient:
-    engine = get_backend(part.backend)
+    engine = get_backend(part.backend, part.tokens)
+    if engine.name == "cuda":  # in one pass, without outputs of its own
+        operator = engine.normal_operator(
+            part.tokens, part.targets, part.weights, part.positions, part.features, keep=False
+        )
+        return operator.gradient(C)
     full = np.ascontiguousarray(part.features.expand(C))
     rest = np.asarray(
         part.targets.rows() - engine.coefficients(full, part.tokens, part.positions)

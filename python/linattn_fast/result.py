@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from . import storage
 from .backend import get_backend
 from .certificate import Certificate
+from .device import device_of, frozen, on_device, to_host
 from .features import Features
 from .heads import Heads, Recovery
 from .memory import in_words
@@ -45,6 +46,8 @@ class FitInfo:
     """Estimated peak of memory, beside the data."""
     iterations: int = 0
     """Of conjugate gradients, restarts included; 0 for the other solvers."""
+    path: str = ""
+    """With the backend "cuda": whether our kernels or cuBLAS form the Gram, and why."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
 
@@ -54,8 +57,9 @@ class FitInfo:
         return (
             f"solver {self.solver}: {self.reason}\n"
             f"  {self.n_samples} samples, {self.dimension} features, "
-            f"condition {self.condition:.2g}, backend {self.backend}\n"
-            f"  mean squared error {self.mean_squared_error:.3g} "
+            f"condition {self.condition:.2g}, backend {self.backend}"
+            + (f" ({self.path})\n" if self.path else "\n")
+            + f"  mean squared error {self.mean_squared_error:.3g} "
             f"of mean squared target {self.mean_squared_target:.3g}\n"
             f"  refinement on the data: {steps}\n"
             + (f"  {self.iterations} iterations\n" if self.iterations else "")
@@ -76,6 +80,24 @@ class Fit:
     info: FitInfo
     positions: Positions = "last"
     """What the layer was trained on."""
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that the coefficients are on; None for the host."""
+        return device_of(self.coefficients)
+
+    def get(self) -> Fit:
+        """The same layer with everything on the host; this one if it is there already."""
+        if self.device is None:
+            return self
+        return replace(
+            self,
+            coefficients=frozen(to_host(self.coefficients)),
+            heads=None if self.heads is None else self.heads.get(),
+            certificate=None if self.certificate is None else self.certificate.get(),
+        )
+
+    to_host = get
 
     @property
     def d(self) -> int:
@@ -104,7 +126,7 @@ class Fit:
         positions
             "last", "all" or "causal", see :class:`Heads`; by default as in training.
         backend
-            "auto", "cpu" or "numpy".
+            "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or this layer is on a device.
 
         Returns
         -------
@@ -113,8 +135,10 @@ class Fit:
         """
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
-        full = self.features.expand(self.coefficients)
-        y = get_backend(backend).coefficients(full, tokens, where)
+        engine = get_backend(backend, tokens, self)
+        with on_device(self.device):
+            full = self.features.expand(self.coefficients)
+        y = engine.coefficients(full, tokens, where)
         return y if where == "last" else tokens.restore(y)
 
     def save(self, path: storage.PathLike) -> None:

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
-from scipy.linalg import blas, eigh, lapack, qr, solve_triangular
+from scipy.linalg import qr, solve_triangular
 
-from .cholesky import cholesky_in_place
+from . import device_algebra, host_algebra
+from .device import is_on_device, module_of, put, to_host
 from .tokens import Floats
 
 MatrixMaker: TypeAlias = Callable[[], Floats]
@@ -42,6 +44,11 @@ SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg")
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0
 """Eigenvalues of A count as real above MARGIN times the rounding level."""
+
+
+def algebra_of(matrix: Floats) -> ModuleType:
+    """The factorisations of the place where a matrix is: LAPACK's, or cuSOLVER's."""
+    return device_algebra if is_on_device(matrix) else host_algebra
 
 
 class Factorisation(Protocol):
@@ -84,18 +91,23 @@ class Factorisation(Protocol):
 
 def power_of_two_scale(diagonal: Floats) -> Floats:
     """D with D^2 diagonal in [1/2, 2]; 1 where the diagonal is zero."""
-    scale = np.ones(len(diagonal))
-    positive = diagonal > 0
-    scale[positive] = np.exp2(-np.rint(np.log2(diagonal[positive]) / 2))
+    xp = module_of(diagonal)
+    scale: Floats = xp.exp2(-xp.rint(xp.log2(xp.where(diagonal > 0, diagonal, 1.0)) / 2))
     return scale
 
 
 def equilibrate(matrix: Floats) -> Floats:
     """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal."""
-    scale = power_of_two_scale(np.diagonal(matrix))
+    scale = power_of_two_scale(matrix.diagonal())
     matrix *= scale
     matrix *= scale[:, None]
     return scale
+
+
+def add_to_diagonal(matrix: Floats, value: float) -> None:
+    """Add a number to the diagonal of a square matrix in C order, in place."""
+    diagonal = matrix.reshape(-1)[:: len(matrix) + 1]
+    diagonal += value
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,11 @@ class CholeskyFactor:
     smallest: float
     level: float
     name: str = "cholesky"
+
+    def get(self) -> CholeskyFactor:
+        """The same, on the host."""
+        factor = np.asfortranarray(to_host(self.factor))
+        return replace(self, factor=factor, scale=to_host(self.scale))
 
     @property
     def margin(self) -> float:
@@ -127,13 +144,13 @@ class CholeskyFactor:
 
     def solve(self, b: Floats) -> Floats:
         """x = D L'^-1 L^-1 D b."""
-        x, _ = lapack.dpotrs(self.factor, self.scale[:, None] * b, lower=True)
-        return np.asarray(self.scale[:, None] * x)
+        x: Floats = algebra_of(self.factor).cholesky_solve(self.factor, self.scale[:, None] * b)
+        return self.scale[:, None] * x
 
     def multiply(self, x: Floats) -> Floats:
         """D^-1 L L' D^-1 x."""
-        y = blas.dtrmv(self.factor, x / self.scale, lower=True, trans=True)
-        return np.asarray(blas.dtrmv(self.factor, y, lower=True) / self.scale)
+        y: Floats = algebra_of(self.factor).cholesky_times(self.factor, x / self.scale)
+        return y / self.scale
 
 
 @dataclass(frozen=True)
@@ -162,6 +179,17 @@ class SpectralFactor:
     name: str = "eigh"
     """"eigh", or "qr" when values and vectors come from the features themselves."""
 
+    def get(self) -> SpectralFactor:
+        """The same, on the host."""
+        return replace(
+            self,
+            values=to_host(self.values),
+            vectors=to_host(self.vectors),
+            scale=to_host(self.scale),
+            basis=to_host(self.basis),
+            triangle=to_host(self.triangle),
+        )
+
     @property
     def rank(self) -> int:
         """Eigenvalues that count."""
@@ -182,20 +210,21 @@ class SpectralFactor:
     def solve(self, b: Floats) -> Floats:
         """The shortest of all solutions."""
         if self.rank == 0:
-            return np.zeros_like(b)
+            nothing: Floats = module_of(b).zeros_like(b)
+            return nothing
         weights = self.values[-self.rank :, None]
         return self.shortest((self.vectors.T @ (self.scale[:, None] * b)) / weights)
 
     def shortest(self, inner: Floats) -> Floats:
         """B T'^-1 inner, or of full rank D U inner: the shortest x with U' D^-1 x = inner."""
         if self.basis is None or self.triangle is None:
-            return np.asarray(self.scale[:, None] * (self.vectors @ inner))
-        return np.asarray(self.basis @ (self.triangle.T @ inner))
+            return self.scale[:, None] * (self.vectors @ inner)
+        return self.basis @ (self.triangle.T @ inner)
 
     def multiply(self, x: Floats) -> Floats:
         """D^-1 U diag(w) U' D^-1 x."""
         y = self.values[len(self.values) - self.rank :] * (self.vectors.T @ (x / self.scale))
-        return np.asarray((self.vectors @ y) / self.scale)
+        return (self.vectors @ y) / self.scale
 
 
 def rounding_level(p: int, steps: int = 0) -> float:
@@ -205,7 +234,14 @@ def rounding_level(p: int, steps: int = 0) -> float:
 
 def _norm(matrix: Floats) -> float:
     """Largest column sum, without a second matrix."""
-    return max(float(np.abs(row).sum()) for row in matrix)
+    xp = module_of(matrix)
+    step = max(1, _AT_ONCE // len(matrix))
+    parts = (matrix[first : first + step] for first in range(0, len(matrix), step))
+    return float(max(xp.abs(rows).sum(axis=1).max() for rows in parts))
+
+
+_AT_ONCE = 1 << 20
+"""Entries of a matrix that are looked at together."""
 
 
 def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
@@ -213,11 +249,12 @@ def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
     p = len(matrix)
     scale = equilibrate(matrix)
     norm = _norm(matrix)
-    # The transpose of a C-ordered symmetric matrix is itself, in the order LAPACK wants.
-    factor, failed = cholesky_in_place(matrix.T)
+    algebra = algebra_of(matrix)
+    factor, failed = algebra.cholesky(matrix)
     if failed:
-        return f"the Gram is singular to rounding (pivot {failed} of {p})"
-    reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
+        pivot = f" (pivot {failed} of {p})" if failed > 0 else ""
+        return f"the Gram is singular to rounding{pivot}"
+    reciprocal = algebra.reciprocal_condition(factor, norm)
     level = rounding_level(p, steps)
     if not reciprocal > MARGIN * level:
         return ill_conditioned(reciprocal)
@@ -245,14 +282,15 @@ def spectral_factor(
     if rank in (0, p):
         return SpectralFactor(values, kept, scale, None, None, level, margin, name)
     # Rows from the largest down, columns pivoted: then QR errs in each row relative to that row,
-    # however much the features differ in scale.
-    order = np.argsort(scale, kind="stable")
-    R = (kept / scale[:, None])[order]
+    # however much the features differ in scale. cuSOLVER cannot pivot, so this is on the host.
+    order = np.argsort(to_host(scale), kind="stable")
+    R = to_host(kept / scale[:, None])[order]
     Q, T, columns = qr(R, mode="economic", pivoting=True, overwrite_a=True, check_finite=False)
     basis = np.empty(Q.shape)
     basis[order] = Q
     inverse = np.empty(T.shape)
     inverse[columns] = solve_triangular(T, np.eye(rank), check_finite=False)
+    basis, inverse = put(basis, like=kept), put(inverse, like=kept)
     return SpectralFactor(values, kept, scale, basis, inverse, level, margin, name)
 
 
@@ -268,8 +306,8 @@ def decompose(matrix: Floats, steps: int = 0, *, scaled: bool = True) -> Spectra
 
 def eigenpairs(matrix: Floats, *, scaled: bool = True) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues, ascending, and vectors of A, and D's diagonal; the matrix is overwritten."""
-    scale = equilibrate(matrix) if scaled else np.ones(len(matrix))
-    values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
+    scale = equilibrate(matrix) if scaled else module_of(matrix).ones(len(matrix))
+    values, vectors = algebra_of(matrix).eigenpairs(matrix)
     return values, vectors, scale
 
 

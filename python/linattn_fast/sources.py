@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .device import in_cuda_memory
 from .memory_map import copy_of
 from .tokens import Array, Floats, Positions, Tokens, as_offsets, as_weights, require_form
 
@@ -79,6 +80,8 @@ def is_stored(value: object) -> bool:
     """Tell arrays that lie elsewhere, with shape, dtype and slices, from those in memory."""
     if isinstance(value, np.ndarray):
         return isinstance(value, np.memmap)
+    if in_cuda_memory(value):
+        return False
     named = hasattr(value, "dtype") and hasattr(value, "__getitem__")
     return named and isinstance(getattr(value, "shape", None), tuple)
 

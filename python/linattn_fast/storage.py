@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
+from .device import to_host
 from .features import Features
 from .tokens import Array
 
@@ -34,7 +35,8 @@ def write(
             format=np.array(f"linattn_fast.{kind}"),
             version=np.array(version),
             meta=np.array(json.dumps(meta)),
-            **arrays,  # type: ignore[arg-type]  # numpy types the keyword allow_pickle too
+            # numpy types the keyword allow_pickle too
+            **{name: to_host(array) for name, array in arrays.items()},  # type: ignore[arg-type]
         )
 
 

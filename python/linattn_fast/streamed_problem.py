@@ -138,7 +138,7 @@ def as_data(
     weights = as_weights(sample_weight, len(tokens))
     if weights is not None:
         require_positive(float(weights.max()))
-    engine = get_backend(backend).name
+    engine = get_backend(backend, tokens).name
     return Problem(tokens, targets, weights, positions, engine, precision, chosen)
 
 
@@ -164,7 +164,7 @@ def _streamed_problem(
         source = replace(source, batch_bytes=size)
     elif not source.rereadable:
         source = Peeked(first, batches, total=source.total)
-    engine = get_backend(backend).name
+    engine = get_backend(backend, tokens).name
     return StreamedProblem(source, tokens.d, targets.d, positions, engine, precision, chosen)
 
 

@@ -9,6 +9,10 @@ A batch is one of
 
 float32 and float64 are used as they lie in memory, with any strides; integers become float64.
 Targets have the same forms, and for positions="last" one row a sequence.
+
+Arrays on a CUDA device stay there, as CuPy arrays (:mod:`linattn_fast.device`); targets follow the
+tokens. Offsets and weights, one number a sequence, come home: the host's part of the work needs
+them.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from .device import brought_over, device_of, module_of, put, put_all, to_host
+from .floats import as_array, as_floats
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -51,13 +58,38 @@ class Tokens:
         """Sequence i, (n_i, d)."""
         if self.offsets is None:
             return self.storage[i]
-        assert isinstance(self.storage, np.ndarray)
+        assert not isinstance(self.storage, tuple)
         return self.storage[self.offsets[i] : self.offsets[i + 1]]
+
+    def part(self, first: int, last: int) -> Tokens:
+        """Sequences first, .., last - 1 as a batch of the same form; nothing is copied."""
+        if self.offsets is None:
+            return Tokens(self.storage[first:last])
+        start, stop = self.offsets[first], self.offsets[last]
+        assert not isinstance(self.storage, tuple)
+        return Tokens(self.storage[start:stop], self.offsets[first : last + 1] - start)
 
     @property
     def d(self) -> int:
         """Coordinates of a token."""
         return int(self.sequence(0).shape[1])
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that the tokens are on; None for the host."""
+        return device_of(self.storage)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The storage as a tuple, of one array or of many."""
+        return self.storage if isinstance(self.storage, tuple) else (self.storage,)
+
+    def put(self, like: object) -> Tokens:
+        """The same batch where another object is; this one if it is there already."""
+        if device_of(like) == self.device:
+            return self
+        moved = tuple(put(array, like) for array in self.arrays)
+        return Tokens(moved if isinstance(self.storage, tuple) else moved[0], self.offsets)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -81,9 +113,12 @@ class Tokens:
 
     def rows(self) -> Array:
         """All tokens, one after the other, (n_rows, d)."""
+        rows: Array
         if isinstance(self.storage, tuple):
-            return np.concatenate(self.storage)
-        return self.storage.reshape(self.n_rows, -1)
+            rows = module_of(*self.storage[:1]).concatenate(self.storage)
+        else:
+            rows = self.storage.reshape(self.n_rows, -1)
+        return rows
 
     def with_rows(self, rows: Floats) -> Tokens:
         """Rows (n_rows, m) as a batch of sequences of the same lengths."""
@@ -96,7 +131,8 @@ class Tokens:
     def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
         """Rows (n_rows, m), one a token, in the form this batch came in."""
         if isinstance(self.storage, tuple):
-            return np.split(rows, np.cumsum(self.lengths)[:-1])
+            ends = np.cumsum(self.lengths)
+            return [rows[end - n : end] for n, end in zip(self.lengths, ends, strict=True)]
         if self.offsets is not None:
             return rows
         return rows.reshape(*self.storage.shape[:2], rows.shape[1])
@@ -114,50 +150,20 @@ def as_size(value: object, name: str, *, least: int = 1) -> int:
     return number
 
 
-def _as_array(value: object, name: str) -> Array:
-    try:
-        return np.asarray(value)
-    except Exception as error:  # the object's own conversion may raise anything
-        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
-
-
-def _as_floats(value: object, name: str) -> Array:
-    """Return the value as a float32 or float64 array that compiled code can read in place."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: masked arrays are not supported; fill or drop the masked entries")
-    array = _as_array(value, name)
-    if array.dtype.kind in "iub":
-        return array.astype(np.float64)
-    if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
-        kind = type(value).__name__
-        raise TypeError(
-            f"{name}: dtype must be float32, float64 or an integer type; "
-            f"this {kind} cannot be read as an array of numbers"
-        )
-    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-        hint = "; convert it with .astype(numpy.float64)" if array.dtype.kind == "f" else ""
-        raise TypeError(
-            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}{hint}"
-        )
-    array = array.view(np.ndarray)
-    uneven = any(stride % array.itemsize for stride in array.strides)
-    if not array.dtype.isnative or not array.flags.aligned or uneven:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array
-
-
 def _is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
     if not isinstance(value, list | tuple) or len(value) == 0:
         return False
     try:
-        return np.ndim(value[0]) == 2
+        first: Any = value[0]
+        return (first.ndim if hasattr(first, "ndim") else np.ndim(first)) == 2
     except ValueError:  # a sequence whose tokens differ in length
         return True
 
 
 def _as_list(value: Any, name: str) -> tuple[Array, ...]:
-    arrays = [_as_floats(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    arrays = [as_floats(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    arrays = put_all(arrays, like=arrays[0])
     for i, array in enumerate(arrays):
         if array.ndim != 2:
             raise ValueError(
@@ -182,7 +188,7 @@ def _alike(arrays: list[Array]) -> tuple[Array, ...]:
 
 def as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
     """Check where each of N sequences begins and ends among the rows of ``name``, (N + 1,)."""
-    array = _as_array(offsets, "offsets")
+    array = as_array(to_host(brought_over(offsets, "offsets")), "offsets")
     if array.ndim != 1 or len(array) < 2 or array.dtype.kind not in "iu":
         raise ValueError(
             "offsets: a 1-D array of N + 1 integers is needed, "
@@ -240,13 +246,13 @@ def as_tokens(
     if isinstance(value, Tokens):
         tokens = value
     elif offsets is not None:
-        rows = _as_floats(value, name)
+        rows = as_floats(value, name)
         require_form(rows.shape, flat=True, name=name)
         tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
     elif _is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
-        array = _as_floats(value, name)
+        array = as_floats(value, name)
         require_form(array.shape, flat=False, name=name)
         tokens = Tokens(array)
     if d is not None and tokens.d != d:
@@ -262,7 +268,7 @@ def as_targets(
     An array with one axis less means d_out = 1.
     """
     if positions == "last":
-        given = _as_floats(y, "y")
+        given = put(as_floats(y, "y"), like=tokens)
         array = given[:, None] if given.ndim == 1 else given
         if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
             raise ValueError(
@@ -274,16 +280,21 @@ def as_targets(
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:
         raise ValueError(f"y: d_out = {d_out} targets a row are needed, got {targets.d}")
-    parts = targets.storage if isinstance(targets.storage, tuple) else (targets.storage,)
-    if not all(np.isfinite(part).all() for part in parts):
-        for i, sequence in enumerate(targets):
-            if not np.isfinite(sequence).all():
-                row, column = (int(k) for k in np.argwhere(~np.isfinite(sequence))[0])
-                place = f"sequence {i}, output {column}" + (
-                    "" if positions == "last" else f", token {row}"
-                )
-                raise ValueError(f"y: must be finite, got {sequence[row, column]} for {place}")
+    if targets.device is not None:  # there, NaN is found in the sums, without waiting for it twice
+        return targets
+    if (error := non_finite_target_error(targets, positions)) is not None:
+        raise error
     return targets
+
+
+def non_finite_target_error(targets: Tokens, positions: Positions) -> ValueError | None:
+    """Say where the first NaN or infinity in targets on the host is; None if there is none."""
+    if all(np.isfinite(part).all() for part in targets.arrays):
+        return None
+    i, sequence = next((i, y) for i, y in enumerate(targets) if not np.isfinite(y).all())
+    row, column = (int(k) for k in np.argwhere(~np.isfinite(sequence))[0])
+    place = f"sequence {i}, output {column}" + ("" if positions == "last" else f", token {row}")
+    return ValueError(f"y: must be finite, got {sequence[row, column]} for {place}")
 
 
 def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
@@ -293,7 +304,8 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 f"y: Z is a list of {len(tokens)} sequences, so a list of as many arrays "
                 "(n_i, d_out) is needed"
             )
-        arrays = [_as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        given = [as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        arrays = put_all(given, like=tokens)
         arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
         for i, (array, sequence) in enumerate(zip(arrays, tokens, strict=True)):
             if array.ndim != 2 or array.shape[1] == 0 or array.shape[1] != arrays[0].shape[-1]:
@@ -306,14 +318,14 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
         return Tokens(_alike(arrays))
-    given = _as_floats(y, "y")
+    one = put(as_floats(y, "y"), like=tokens)
     shape = tokens.storage.shape[:-1]
-    array = given[..., None] if given.ndim == len(shape) else given
+    array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)
         raise ValueError(
             f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
-            f"got {given.shape}"
+            f"got {one.shape}"
         )
     return Tokens(array, tokens.offsets)
 
@@ -322,7 +334,7 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
     """Weights as a float64 array (n_sequences,), or None; a sequence's queries all have its own."""
     if sample_weight is None:
         return None
-    array = _as_floats(sample_weight, "sample_weight")
+    array = to_host(as_floats(sample_weight, "sample_weight"))
     if array.shape != (n_sequences,):
         raise ValueError(
             f"sample_weight: one weight a sequence is needed, shape ({n_sequences},), "
@@ -353,44 +365,3 @@ def as_positions(positions: object) -> Positions:
         if isinstance(positions, str) and positions == known:
             return known
     raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
-
-
-def largest_size(batch: Tokens | Array | None) -> float:
-    """Largest absolute value, 0 for None."""
-    if batch is None:
-        return 0.0
-    parts = batch if isinstance(batch, Tokens) else [batch]
-    return max(float(np.abs(part).max(initial=0.0)) for part in parts)
-
-
-def underflow_error(tokens: Tokens) -> ValueError:
-    """Say that values are too small for their sixth powers."""
-    return ValueError(
-        f"Z: values of at most {largest_size(tokens):.3g} underflow float64 in the squares of the "
-        "cubic features; rescale the tokens"
-    )
-
-
-def non_finite_error(
-    tokens: Tokens, first: int = 0, *, name: str = "Z", others: dict[str, float] | None = None
-) -> ValueError:
-    """Say where the first NaN or infinity is, or that finite values are too large.
-
-    ``others`` are the sizes of what else was multiplied in.
-    """
-    largest = 0.0
-    for i in range(first, len(tokens)):
-        sequence = tokens.sequence(i)
-        finite = np.isfinite(sequence)
-        if not finite.all():
-            t, j = (int(k) for k in np.argwhere(~finite)[0])
-            value = sequence[t, j]
-            return ValueError(
-                f"{name}: must be finite, got {value} in sequence {i}, token {t}, coordinate {j}"
-            )
-        largest = max(largest, float(np.abs(sequence).max()))
-    sizes = "".join(f", with {what} up to {size:.3g}" for what, size in (others or {}).items())
-    return ValueError(
-        f"{name}: values up to {largest:.3g}{sizes} overflow float64 in the cubic features "
-        "or their products; rescale the data"
-    )

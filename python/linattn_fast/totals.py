@@ -7,17 +7,19 @@ Over the samples of a batch, or of several batches added in order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
 from . import compact
-from .accumulation import Accumulation, summand_sizes
+from .accumulation import Accumulation
 from .backend import BatchMoments, Precision, Progress, get_backend
+from .device import device_of, frozen, on_device, put_all, to_host
 from .features import Features
-from .tokens import Array, Floats, Positions, Tokens, total_weight, underflow_error
+from .non_finite import underflow_error
+from .tokens import Array, Floats, Positions, Tokens, total_weight
 
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
@@ -38,7 +40,16 @@ class Totals:
 
     def __post_init__(self) -> None:
         for array in self.sums:
-            array.setflags(write=False)
+            frozen(array)
+
+    def placed(self, place: Callable[[Array], Array]) -> Totals:
+        """The same, each array where ``place`` puts it."""
+        sizes = None if self.magnitudes is None else place(self.magnitudes)
+        return replace(self, sums=BatchMoments(*map(place, self.sums)), magnitudes=sizes)
+
+    def get(self) -> Totals:
+        """The same, on the host."""
+        return self.placed(to_host)
 
 
 def merged(parts: Sequence[Totals]) -> Totals:
@@ -56,10 +67,12 @@ def merged(parts: Sequence[Totals]) -> Totals:
 
 
 def _added(arrays: Sequence[Array]) -> Array:
-    """((a + b) + c) + ..., in one new array."""
-    total = arrays[0] + arrays[1]
-    for array in arrays[2:]:
-        total += array
+    """((a + b) + c) + ..., in one new array where a is."""
+    first, second, *rest = put_all(list(arrays), like=arrays[0])
+    with on_device(device_of(first)):
+        total: Array = first + second
+        for array in rest:
+            total += array
     return total
 
 
@@ -75,14 +88,15 @@ def totals_of_batch(
     progress: Progress,
 ) -> Totals:
     """Sum over a checked batch; raises where its products overflow, or underflow as a whole."""
-    engine = get_backend(backend)
+    engine = get_backend(backend, tokens)
     sums = engine.moments(
         tokens, targets, weights, positions, precision, features=features, progress=progress
     )
-    largest = compact.diagonal(sums.gram, features, positions).max()
+    with on_device(device_of(sums.gram)):
+        largest = float(compact.diagonal(sums.gram, features, positions).max())
     if largest < _SMALLEST and (weights is None or weights.any()):
         queries = slice(-1, None) if positions == "last" else slice(None)
-        if features.everything and any(z[queries, features.queries].any() for z in tokens):
+        if features.everything and any(to_host(z)[queries, features.queries].any() for z in tokens):
             raise underflow_error(tokens)
     samples = tokens.n_samples(positions)
     how = Accumulation(
@@ -91,5 +105,7 @@ def totals_of_batch(
         underflow=engine.underflow,
         largest_weight=1.0 if weights is None else float(weights.max()),
     )
-    sizes = None if features.everything else summand_sizes(tokens, weights, positions, features)
+    sizes = None
+    if not features.everything:
+        sizes = engine.summand_sizes(tokens, weights, positions, features)
     return Totals(sums, samples, total_weight(tokens, weights, positions), how, sizes)

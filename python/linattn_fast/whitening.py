@@ -12,14 +12,14 @@ are scaled nor how they are mixed. Nothing of size p x p is formed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-from scipy.linalg import eigh
-
+from .device import module_of
 from .normal_operator import KroneckerFactors
-from .solve import EPS, SpectralFactor, decompose
+from .solve import EPS, SpectralFactor, algebra_of, decompose
 from .tokens import Floats
+from .two_sided import two_sided
 
 
 class Coordinates(Protocol):
@@ -49,6 +49,12 @@ class Whitening:
     scale: Floats
     condition: float
 
+    @cached_property
+    def _transposed(self) -> tuple[Floats, Floats]:
+        """L' and R', row by row in memory."""
+        xp = module_of(self.left)
+        return xp.ascontiguousarray(self.left.T), xp.ascontiguousarray(self.right.T)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Of v for one output."""
@@ -61,12 +67,13 @@ class Whitening:
 
     def coefficients(self, v: Floats) -> Floats:
         """See :meth:`Coordinates.coefficients`."""
-        return np.asarray((self.left @ (v * self.scale) @ self.right.T).reshape(len(v), -1))
+        return two_sided(self.left, v * self.scale, self.right).reshape(len(v), -1)
 
     def transpose(self, gradient: Floats) -> Floats:
         """See :meth:`Coordinates.transpose`."""
         maps = gradient.reshape(len(gradient), len(self.left), len(self.right))
-        return np.asarray((self.left.T @ maps @ self.right) * self.scale)
+        left, right = self._transposed
+        return two_sided(left, maps, right) * self.scale
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,8 @@ class PlainCoordinates:
 def _inverse_root(factor: SpectralFactor) -> Floats:
     """L in the range of A with L' A L = I, one column for each direction that is not zero."""
     kept = factor.values[len(factor.values) - factor.rank :]
-    return factor.shortest(np.diag(1 / np.sqrt(kept)))
+    xp = module_of(kept)
+    return factor.shortest(xp.diag(1 / xp.sqrt(kept)))
 
 
 def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whitening:
@@ -106,13 +114,16 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
     reached is the range of A (x) B.
     """
     A, B = factors.pairs / total_weight, factors.queries / total_weight
-    if alpha > EPS * float(np.trace(A) * np.trace(B)):
-        a, left = eigh(A, check_finite=False)
-        b, right = eigh(B, check_finite=False)
-        products = np.maximum(a, 0.0)[:, None] * np.maximum(b, 0.0)
+    xp = module_of(A)
+    if alpha > EPS * float(A.trace() * B.trace()):
+        a, left = algebra_of(A).eigenpairs(A)
+        b, right = algebra_of(B).eigenpairs(B)
+        products = xp.maximum(a, 0.0)[:, None] * xp.maximum(b, 0.0)
         condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
-        return Whitening(left, right, 1 / np.sqrt(products + alpha), condition)
+        scale = 1 / xp.sqrt(products + alpha)
+        return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
     first, second = decompose(A), decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
-    scale = np.ones((first.rank, second.rank))
-    return Whitening(left, right, scale, first.condition * second.condition)
+    scale = xp.ones((first.rank, second.rank))
+    condition = first.condition * second.condition
+    return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)

@@ -9,6 +9,7 @@
 #include "../../csrc/core/isa.hpp"
 #include "../../csrc/core/evaluation.hpp"
 #include "../../csrc/core/moments.hpp"
+#include "../../csrc/core/matrix_product.hpp"
 #include "../../csrc/core/normal_equations.hpp"
 #include "../../csrc/core/scan.hpp"
 
@@ -221,6 +222,25 @@ void test_normal_equations(const Kernels& kernels, const Problem& problem, Posit
   }
 }
 
+void test_matrix_product(const Kernels& kernels, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                         std::mt19937& random) {
+  std::normal_distribution<double> gauss;
+  std::vector<double> a(std::size_t(rows * inner)), b(std::size_t(columns * inner));
+  for (double& x : a) x = gauss(random);
+  for (double& x : b) x = gauss(random);
+  std::vector<double> expected(std::size_t(rows * columns)), found(expected.size(), 7.0);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      double& sum = expected[std::size_t(i * columns + j)];
+      for (std::int64_t k = 0; k < inner; ++k) sum += a[std::size_t(i * inner + k)] * b[std::size_t(j * inner + k)];
+    }
+  }
+  for (const int threads : {1, 2}) {
+    multiply_transposed(kernels, a.data(), rows, b.data(), columns, inner, threads, found.data());
+    check(close(found, expected, 1e-12), "matrix product", kernels.name, rows, columns);
+  }
+}
+
 void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::int64_t heads,
                 std::int64_t d_out, std::mt19937& random) {
   const std::int64_t d = problem.d;
@@ -308,6 +328,15 @@ int main() {
         const Problem problem(d, 19, positions, random, 30, 8);
         for (const std::int64_t d_out : {1, 2, 3}) test_layer(*set.kernels, problem, positions, 4, d_out, random);
         if (d < 9) test_moments(*set.kernels, problem, positions, Precision::float64);
+      }
+    }
+    // More pairs than maps are formed from at a time, and more rows of them than a panel has.
+    for (const Positions positions : {Positions::last, Positions::all, Positions::causal}) {
+      test_normal_equations(*set.kernels, Problem(17, 20, positions, random), positions, random);
+    }
+    for (const std::int64_t rows : {1, 7, 50, 100}) {
+      for (const std::int64_t columns : {1, 5, 33}) {
+        for (const std::int64_t inner : {0, 1, 16, 255, 600}) test_matrix_product(*set.kernels, rows, columns, inner, random);
       }
     }
     // Sequences that go on over several blocks.

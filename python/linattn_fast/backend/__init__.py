@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-
+from ..device import device_of, module_of
 from ..features import Features
+from ..non_finite import largest_size, non_finite_error
 from ..normal_operator import NormalOperator
-from ..tokens import Floats, Positions, Tokens, largest_size, non_finite_error
+from ..tokens import Floats, Positions, Tokens
 
 Progress: TypeAlias = Callable[[int], object] | None
 """Called now and then with the number of samples done; may raise to stop the work."""
@@ -69,7 +69,17 @@ class Backend(Protocol):
         ...
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """Bound the roundings of the sum over so many samples."""
+        """Bound the roundings of the sum over so many samples, of the last call of ``moments``."""
+        ...
+
+    def summand_sizes(
+        self, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+    ) -> Floats:
+        """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries): see :mod:`linattn_fast.accumulation`."""
+        ...
+
+    def path(self, precision: Precision) -> str:
+        """How the Gram is formed, where there is more than one way; else empty."""
         ...
 
     def normal_operator(
@@ -108,6 +118,8 @@ class BackendInfo:
     available: bool
     reason: str
     """What it is, or why it cannot be used here."""
+    compiled: bool = True
+    """Whether its compiled code is there; "numpy" needs none."""
 
     def __str__(self) -> str:
         return f"{self.name:6} {'available' if self.available else 'unavailable':11}  {self.reason}"
@@ -121,7 +133,7 @@ def sizes_of(targets: Tokens | None, weights: Floats | None) -> dict[str, float]
 
 def require_finite_outputs(y: Floats, tokens: Tokens, factors: dict[str, Floats]) -> Floats:
     """Return outputs, or raise and name what made them overflow."""
-    if not np.isfinite(y).all():
+    if not module_of(y).isfinite(y).all():
         sizes = {name: largest_size(factor) for name, factor in factors.items()}
         raise non_finite_error(tokens, others=sizes)
     return y
@@ -136,25 +148,26 @@ def divergence_error() -> ValueError:
 
 
 NAMES = ("cpu", "numpy", "cuda")
-"""In the order in which "auto" prefers them; CUDA is never chosen unasked."""
+"""In the order in which "auto" prefers them; CUDA is chosen for arrays that are on a device."""
 
 
 def _obstacle(name: str) -> str | None:
     """Why a backend cannot be used here, or None."""
     if name == "cpu":
         return cpu.MISSING
-    return "this version has no CUDA kernels" if name == "cuda" else None
+    return cuda.obstacle() if name == "cuda" else None
 
 
 def _info(name: str) -> BackendInfo:
-    if (obstacle := _obstacle(name)) is not None:
-        return BackendInfo(name, False, obstacle)
     if name == "numpy":
         return BackendInfo(name, True, "pure numpy: slow, readable, the reference for the others")
+    compiled = (cpu if name == "cpu" else cuda_extension).MISSING is None
+    if (obstacle := _obstacle(name)) is not None:
+        return BackendInfo(name, False, obstacle, compiled)
     try:
-        return BackendInfo(name, True, cpu.describe())
-    except ValueError as error:  # LINATTN_ISA or LINATTN_NUM_THREADS
-        return BackendInfo(name, False, str(error))
+        return BackendInfo(name, True, (cpu if name == "cpu" else cuda).describe(), compiled)
+    except ValueError as error:  # LINATTN_ISA, LINATTN_NUM_THREADS or LINATTN_CUDA_PATH
+        return BackendInfo(name, False, str(error), compiled)
 
 
 def backends() -> list[BackendInfo]:
@@ -169,15 +182,22 @@ def backends() -> list[BackendInfo]:
     return [_info(name) for name in NAMES]
 
 
-def get_backend(name: str = "auto") -> Backend:
-    """Return the named backend; "auto" takes ``LINATTN_BACKEND`` or the first that can be used.
+def get_backend(name: str = "auto", *arguments: object) -> Backend:
+    """Return the named backend.
+
+    "auto" is "cuda" where one of the arguments (arrays, tokens, heads, moments) is on a CUDA
+    device; otherwise ``LINATTN_BACKEND``, or the first that can be used.
 
     Raises
     ------
     ValueError
-        The name is unknown, or the backend cannot be used here; the message says why.
+        The name is unknown, the backend cannot be used here, or it is another one than "cuda" and
+        an argument is on a device; the message says why.
     """
     argument = "backend"
+    on_device = device_of(*arguments) is not None
+    if name == "auto" and on_device:
+        name = "cuda"
     if name == "auto":
         argument = "LINATTN_BACKEND"
         name = os.environ.get("LINATTN_BACKEND") or ("numpy" if _obstacle("cpu") else "cpu")
@@ -185,8 +205,15 @@ def get_backend(name: str = "auto") -> Backend:
         raise ValueError(f"{argument}: must be one of auto, {', '.join(NAMES)}, got {name!r}")
     if (obstacle := _obstacle(name)) is not None:
         raise ValueError(f"{argument}: {name!r} is not available: {obstacle}")
+    if name == "cuda":
+        return cuda.CudaBackend()
+    if on_device:
+        raise ValueError(
+            f"{argument}: {name!r} cannot read arrays on a CUDA device; take 'cuda' or 'auto', or "
+            "bring them home with .get()"
+        )
     return cpu.CpuBackend() if name == "cpu" else reference.NumpyBackend()
 
 
-# At the end: both modules need the interface above.
-from . import cpu, reference  # noqa: E402
+# At the end: these modules need the interface above.
+from . import cpu, cuda, cuda_extension, reference  # noqa: E402

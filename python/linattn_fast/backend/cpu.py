@@ -7,9 +7,11 @@ import math
 import numpy as np
 
 from .. import compact
+from ..accumulation import summand_sizes
 from ..features import Features, head_coefficients
+from ..non_finite import non_finite_error
 from ..threads import get_num_threads
-from ..tokens import Floats, Positions, Tokens, non_finite_error
+from ..tokens import Floats, Positions, Tokens
 from . import (
     BatchMoments,
     Precision,
@@ -131,6 +133,12 @@ class CpuBackend:
         """
         narrow = _BLOCK + 3 if precision == "mixed" else 0
         return Roundings(_BLOCK + -(-n_samples // _BLOCK) + 8, narrow)
+
+    summand_sizes = staticmethod(summand_sizes)
+
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`."""
+        return ""
 
     def normal_operator(
         self,

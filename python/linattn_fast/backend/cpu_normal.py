@@ -6,9 +6,10 @@ import numpy as np
 
 from .. import _cpu
 from ..features import Features
+from ..non_finite import non_finite_error
 from ..normal_operator import Gradient, KroneckerFactors, NormalProduct
 from ..threads import get_num_threads
-from ..tokens import Floats, Positions, Tokens, non_finite_error, total_weight
+from ..tokens import Floats, Positions, Tokens, total_weight
 
 
 class CpuNormalOperator:

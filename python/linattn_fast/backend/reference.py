@@ -8,9 +8,12 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import compact
+from ..accumulation import summand_sizes
+from ..device import module_of
 from ..features import Features
+from ..non_finite import non_finite_error
 from ..normal_operator import NumpyNormalOperator
-from ..tokens import Array, Floats, Positions, Tokens, non_finite_error
+from ..tokens import Array, Floats, Positions, Tokens
 from . import (
     BatchMoments,
     Precision,
@@ -49,28 +52,31 @@ def _evaluate(layer: Layer, tokens: Tokens, positions: Positions) -> Floats:
         return np.concatenate([_answers(layer, z.astype(np.float64), positions) for z in tokens])
 
 
-def _narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats]:
-    """Columns and their scales: as they are, or in float32 with a largest entry near one."""
+def narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats | None]:
+    """Columns as they are, and None; or in float32 with a largest entry near one, and scales."""
     if precision == "float64":
-        return columns, np.ones(columns.shape[1])
-    _, exponents = np.frexp(np.abs(columns).max(axis=0))
-    scale = np.exp2(np.maximum(exponents, -1000))
+        return columns, None
+    xp = module_of(columns)
+    _, exponents = xp.frexp(xp.abs(columns).max(axis=0))
+    scale = xp.exp2(xp.maximum(exponents, -1000))
     return (columns / scale).astype(np.float32), scale
 
 
-def _may_underflow(tokens: Tokens, weights: Floats | None, precision: Precision) -> bool:
-    """Whether a product of the Gram could fall below the smallest normal number.
+def _smallest(tokens: Tokens) -> float:
+    """Smallest size of a coordinate that is not zero."""
+    return min(
+        (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in tokens),
+        default=np.inf,
+    )
+
+
+def may_underflow(smallest: float, weights: Floats | None) -> bool:
+    """Whether a product of the Gram could fall below the smallest normal number, in float64.
 
     With |z| at least 2^-100 where it is not zero, S is zero or at least an ulp of 2^-200, that is
     2^-252; with w at least 2^-250, then w z z s s is at least 2^-954. In float32 no such bound is
     of use.
     """
-    if precision == "mixed":
-        return True
-    smallest = min(
-        (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in tokens),
-        default=np.inf,
-    )
     if smallest < 2.0**-100:
         return True
     return weights is not None and bool((weights[weights > 0] < 2.0**-250).any())
@@ -103,17 +109,19 @@ class NumpyBackend:
         cross = np.zeros((d_out, chosen.n_queries, chosen.n_pairs))
         energy = np.zeros(d_out)
         done = 0
-        self.underflow = _may_underflow(tokens, weights, precision)
+        self.underflow = precision == "mixed" or may_underflow(_smallest(tokens), weights)
         with np.errstate(over="ignore", invalid="ignore"):
             for sequences, part in _parts(tokens):
                 s, z = chosen.samples(part, positions)  # (K, n_pairs), (K, n_queries)
                 w = np.ones(len(part)) if weights is None else weights[sequences]
                 w = w if positions == "last" else np.repeat(w, part.lengths)  # (K,)
                 if with_gram:
-                    left, left_scale = _narrowed(s, precision)
-                    right, right_scale = _narrowed(w[:, None] * z[:, l] * z[:, m], precision)
+                    left, left_scale = narrowed(s, precision)
+                    right, right_scale = narrowed(w[:, None] * z[:, l] * z[:, m], precision)
                     products = (left[:, u] * left[:, v]).T @ right
-                    gram += (left_scale[u] * left_scale[v])[:, None] * products * right_scale
+                    if left_scale is not None:
+                        products = (left_scale[u] * left_scale[v])[:, None] * products * right_scale
+                    gram += products
                 if targets is not None:
                     indices = range(sequences.start, sequences.stop)
                     y = np.concatenate([targets.sequence(i) for i in indices]).astype(np.float64)
@@ -132,6 +140,12 @@ class NumpyBackend:
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """See :meth:`Backend.roundings`: BLAS may sum in any order."""
         return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
+
+    summand_sizes = staticmethod(summand_sizes)
+
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`."""
+        return ""
 
     def normal_operator(
         self,

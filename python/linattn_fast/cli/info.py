@@ -24,8 +24,9 @@ _PACKAGES = {
     "zarr": "Zarr files",
     "matplotlib": "pictures",
     "dask": "clusters",
+    "cupy-cuda13x": "NVIDIA GPUs",
 }
-_VARIABLES = ("LINATTN_NUM_THREADS", "LINATTN_ISA", "LINATTN_BACKEND")
+_VARIABLES = ("LINATTN_NUM_THREADS", "LINATTN_ISA", "LINATTN_BACKEND", "LINATTN_CUDA_PATH")
 
 
 def _version(package: str) -> str | None:

@@ -1,0 +1,66 @@
+"""A fit from the kernel of the samples, for fewer samples than features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .assembling import assemble
+from .certifying import certificate_from, certifying_factor, counted_on_data
+from .dual import Kernel, solve_dual
+from .memory import as_memory_limit
+from .problem import Problem, Settings, Stages, on_current_device
+from .result import Fit
+from .streamed_problem import tokens_of
+
+
+def fit_dual(
+    problem: Problem,
+    settings: Settings,
+    why: str,
+    *,
+    progress: bool | Callable[[int, Any], object],
+) -> Fit:
+    """Fit from the kernel of the samples; only a certificate may need a p x p matrix."""
+    n, p = problem.n_samples, problem.features.count
+    stages = Stages()
+    if problem.backend == "cuda":
+        problem = on_current_device(problem)
+    with stages.timed("kernel"), np.errstate(over="ignore", invalid="ignore"):
+        kernel = Kernel.of(problem.tokens, problem.weights, problem.positions, problem.features)
+        kernel.require_finite(problem.tokens)
+    y = problem.targets.rows().astype(np.float64)
+    with stages.timed("solve"):
+        dual = solve_dual(kernel, y, float(settings.alpha))
+    certificate, moments = None, None
+    if isinstance(settings.heads, int) or (settings.certify and n >= p):
+        with stages.timed("moments"):
+            moments = problem.moments(progress)
+    if settings.certify:
+        with stages.timed("certify"):
+            if n < p or moments is None:
+                certificate = counted_on_data(
+                    problem.tokens, problem.weights, problem.positions, problem.features
+                )
+            else:
+                limit = as_memory_limit(settings.memory_limit)
+                factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
+                certificate = certificate_from(moments, factor)
+    weights = kernel.root**2
+    return assemble(
+        dual.solution,
+        f"{why}; {dual.reason}",
+        dual.condition,
+        "dual",
+        certificate,
+        settings,
+        stages,
+        features=problem.features,
+        positions=problem.positions,
+        n_samples=n,
+        mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),
+        backend=problem.backend,
+        moments=moments,
+    )

@@ -1,0 +1,54 @@
+"""Reading what the caller gave as an array of numbers that compiled code can use in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .device import brought_over, device_of, is_on_device, module_of, on_device
+
+
+def as_array(value: object, name: str) -> npt.NDArray[Any]:
+    """Return the value as a numpy array."""
+    try:
+        return np.asarray(value)
+    except Exception as error:  # the object's own conversion may raise anything
+        raise TypeError(f"{name}: cannot be read as an array of numbers ({error})") from None
+
+
+def as_floats(value: object, name: str) -> npt.NDArray[Any]:
+    """Return the value as a float32 or float64 array that compiled code can read in place."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: masked arrays are not supported; fill or drop the masked entries")
+    if isinstance(value, np.ndarray):
+        return _readable(value, name)
+    value = brought_over(value, name)
+    with on_device(device_of(value)):
+        return _readable(value, name)
+
+
+def _readable(value: Any, name: str) -> npt.NDArray[Any]:
+    array = value if is_on_device(value) else as_array(value, name)
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name}: dtype must be float32, float64 or an integer type; "
+            f"this {kind} cannot be read as an array of numbers"
+        )
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        hint = "; convert it with .astype(numpy.float64)" if array.dtype.kind == "f" else ""
+        raise TypeError(
+            f"{name}: dtype must be float32, float64 or an integer type, got {array.dtype}{hint}"
+        )
+    if is_on_device(array):  # compiled code reads C order there
+        contiguous: npt.NDArray[Any] = module_of(array).ascontiguousarray(array)
+        return contiguous
+    array = array.view(np.ndarray)
+    uneven = any(stride % array.itemsize for stride in array.strides)
+    if not array.dtype.isnative or not array.flags.aligned or uneven:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array

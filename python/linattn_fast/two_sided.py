@@ -1,0 +1,30 @@
+"""L X R' without BLAS: its threads would take the processors from the passes between its calls.
+
+The threads of a BLAS wait for their next call by spinning, for tens of milliseconds. In an
+iteration that goes back and forth between passes over the data and small matrix products, that is
+the time of a pass; so these products run on the threads of the passes, which end with each call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .backend import cpu
+from .device import is_on_device
+from .threads import get_num_threads
+from .tokens import Floats
+
+if cpu.MISSING is None:
+    from . import _cpu
+
+
+def two_sided(left: Floats, X: Floats, right: Floats) -> Floats:
+    """L X_a R' (m, q, k) for L (q, r), X (m, r, t) and R (k, t)."""
+    if cpu.MISSING is not None or is_on_device(X):
+        return left @ X @ right.T
+    (m, r, t), (q, k), threads = X.shape, (len(left), len(right)), get_num_threads()
+    rows = np.ascontiguousarray(X).reshape(m * r, t)
+    inner = _cpu.multiply_transposed(right, rows, threads).reshape(k, m, r)  # R X_a'
+    stacked = np.ascontiguousarray(inner.transpose(1, 0, 2)).reshape(m * k, r)
+    product = _cpu.multiply_transposed(left, stacked, threads).reshape(q, m, k)
+    return np.ascontiguousarray(product.transpose(1, 0, 2))
