@@ -12,7 +12,7 @@ EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 .PHONY: demo test lint bench bench-scale bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/linattn-fast demo --picture demo.png
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest

@@ -153,3 +153,11 @@ def test_the_largest_eigenvalue_is_found(rng, p):
     found = largest_eigenvalue(lambda x: U @ (values * (U.T @ x)), p)
     assert found == pytest.approx(2.0, rel=1e-9)
     assert largest_eigenvalue(lambda x: 3.0 * x, p) == pytest.approx(3.0, rel=1e-9)
+
+
+def test_certify_reports_its_progress_and_refuses_what_cannot_show_it(rng):
+    Z, calls = rng.standard_normal((100, 4, 2)), []
+    la.certify(Z, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (100, 100)
+    with pytest.raises(TypeError, match="^progress: "):
+        la.certify(Z, progress="yes")

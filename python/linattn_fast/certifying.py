@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -21,6 +21,7 @@ from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .moments import Moments
 from .non_finite import non_finite_error
 from .orthogonal import solve_on_data
+from .progress import Bar
 from .solve import Choice, Factorisation, SpectralFactor, algebra_of
 from .tokens import (
     Floats,
@@ -202,6 +203,7 @@ def certify(
     backend: str = "auto",
     spectrum: bool = False,
     memory_limit: int | None = None,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Certificate:
     """Certify that tokens, or accumulated moments, determine a linear attention layer.
 
@@ -216,6 +218,9 @@ def certify(
         Compute all eigenvalues of the second moment: a dense eigendecomposition.
     memory_limit
         Bytes that may be used; the machine's memory by default.
+    progress
+        True shows a bar while moments are accumulated; a function is called with the sequences done
+        and their number.
 
     Examples
     --------
@@ -227,6 +232,7 @@ def certify(
     'not identifiable'
     """
     memory_limit = as_memory_limit(memory_limit)
+    Bar(0, "", progress)  # checked before any work
     with on_device(device_of(Z)):
         if isinstance(Z, Moments):
             if offsets is not None or sample_weight is not None or features is not None:
@@ -250,7 +256,8 @@ def certify(
                 tokens.d, 0, positions=positions, features=chosen, backend=engine.name
             )
             require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
-            moments.add_checked(tokens, None, weights, None)
+            with Bar(len(tokens), "moments", progress) as watch:
+                moments.add_checked(tokens, None, weights, watch)
             factor = certifying_factor(
                 moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
             )

@@ -11,8 +11,10 @@ import errno
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -27,20 +29,27 @@ def write(
     path: PathLike, kind: str, version: int, meta: dict[str, Any], arrays: dict[str, Array]
 ) -> None:
     """Write an archive, whole or not at all; the name is used as given."""
+    with replacing(path) as file:
+        np.savez(
+            file,
+            format=np.array(f"linattn_fast.{kind}"),
+            version=np.array(version),
+            meta=np.array(json.dumps(meta)),
+            # numpy types the keyword allow_pickle too
+            **{name: to_host(array) for name, array in arrays.items()},  # type: ignore[arg-type]
+        )
+
+
+@contextmanager
+def replacing(path: PathLike) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes its place only when the block ends without an error."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(
-                file,
-                format=np.array(f"linattn_fast.{kind}"),
-                version=np.array(version),
-                meta=np.array(json.dumps(meta)),
-                # numpy types the keyword allow_pickle too
-                **{name: to_host(array) for name, array in arrays.items()},  # type: ignore[arg-type]
-            )
+            yield file
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

@@ -1,0 +1,106 @@
+"""The package against what an expert writes in numpy: the same answer, and the time to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..fitting import fit
+from ..heads import Heads
+from ..tokens import Floats
+
+_CHUNK = 1024
+"""Sequences whose features numpy forms at a time."""
+TOLERANCE = 1e-8
+"""Largest relative error of an answer that is worth timing. A Gram of Gaussian tokens has a
+condition number of about 1e4 here, so that plain numpy errs by about 1e-12."""
+
+
+class Planted(NamedTuple):
+    """Gaussian tokens with the outputs of a layer of Gaussian heads."""
+
+    truth: Heads
+    Z: Floats
+    y: Floats
+
+
+def planted(d: int, heads: int, sequences: int, length: int, seed: int = 0) -> Planted:
+    """Make tokens (sequences, length, d) and targets (sequences, d)."""
+    rng = np.random.default_rng(seed)
+    truth = Heads(rng.standard_normal((heads, d, d)), rng.standard_normal((heads, d, d)))
+    Z = rng.standard_normal((sequences, length, d))
+    y = truth(Z)
+    assert isinstance(y, np.ndarray)  # tokens in one array have outputs in one
+    return Planted(truth, Z, y)
+
+
+def numpy_coefficients(Z: Floats, y: Floats) -> Floats:
+    """What an expert writes in numpy: symmetric features in chunks, their Gram, one solve."""
+    d = Z.shape[2]
+    j, k = np.triu_indices(d)
+    p = len(j) * d
+    gram, cross = np.zeros((p, p)), np.zeros((p, y.shape[1]))
+    for start in range(0, len(Z), _CHUNK):
+        z = Z[start : start + _CHUNK]
+        S = z.transpose(0, 2, 1) @ z
+        features = (S[:, j, k, None] * z[:, -1, None, :]).reshape(len(z), p)
+        gram += features.T @ features
+        cross += features.T @ y[start : start + _CHUNK]
+    return np.asarray(np.linalg.solve(gram, cross).T)
+
+
+def relative_error(found: Floats, truth: Floats) -> float:
+    """Norm of the difference over the norm."""
+    return float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
+
+
+class Comparison(NamedTuple):
+    """Seconds from tokens to coefficients, and how far each answer is from the planted one."""
+
+    ours: float
+    numpy: float
+    our_error: float
+    numpy_error: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long numpy takes."""
+        return self.numpy / self.ours
+
+
+def compare(data: Planted, repeats: int, backend: str = "auto") -> Comparison:
+    """Check both answers, then time both in turns and keep the shortest of each.
+
+    A turn is two runs in a row: numpy's threads go on spinning for a while after their work, and
+    would slow down the first run of the other.
+    """
+
+    def ours() -> Floats:
+        return fit(data.Z, data.y, heads=None, certify=False, backend=backend).coefficients
+
+    def theirs() -> Floats:
+        return numpy_coefficients(data.Z, data.y)
+
+    C = data.truth.coefficients()
+    errors = [relative_error(answer(), C) for answer in (ours, theirs)]
+    if max(errors) > TOLERANCE:
+        raise ArithmeticError(
+            f"the answers are not those of the planted layer: relative error {errors[0]:.1e}, "
+            f"numpy's {errors[1]:.1e}"
+        )
+    times = [(_seconds(ours), _seconds(theirs)) for _ in range(repeats)]
+    best = [min(column) for column in zip(*times, strict=True)]
+    return Comparison(best[0], best[1], errors[0], errors[1])
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """The shorter of two runs in a row."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,141 @@
+"""The program ``linattn-fast``: commands, exit codes, and errors in one sentence.
+
+Exit codes: 0 when all went well; 1 when the work failed, such as on bad data; 2 for a wrong command
+line; 130 after Ctrl-C; 141 when the reader of a pipe has gone, as for other programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import NoReturn
+
+from .. import __version__
+from ..threads import num_threads
+from . import bench, certify, demo, fit, heads, info, predict
+from .command import Command, Outcome, UsageError
+from .json_text import as_json
+
+PROGRAM = "linattn-fast"
+
+COMMANDS: tuple[Command, ...] = (
+    fit.COMMAND,
+    certify.COMMAND,
+    predict.COMMAND,
+    heads.COMMAND,
+    info.COMMAND,
+    bench.COMMAND,
+    demo.COMMAND,
+)
+"""In the order in which the help lists them."""
+
+OK, FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+
+_FAILURES = (ValueError, TypeError, OSError, MemoryError, ArithmeticError, ImportError)
+"""What bad data, files and machines raise. Anything else is a mistake of ours, to be seen whole."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its errors in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}; see '{self.prog} --help'")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of every command."""
+    whole = _Parser(
+        prog=PROGRAM,
+        description="Learn multi-head linear attention to the global optimum, with a certificate "
+        "and recovered heads.",
+        epilog=f"'{PROGRAM} COMMAND --help' has the options of a command and an example.\n\n"
+        "exit codes: 0 all went well, 1 the work failed (such as on bad data), 2 wrong usage,\n"
+        "130 interrupted",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        example = "\n".join(f"  {line}" for line in command.example.splitlines())
+        one = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=f"example:\n{example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(one)
+        shown = one.add_argument_group("output")
+        shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        shown.add_argument(
+            "--traceback", action="store_true", help="show where in the program an error arose"
+        )
+        one.set_defaults(run=command.run)
+    return whole
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    threads = getattr(arguments, "threads", None)
+    with nullcontext() if threads is None else num_threads(threads):
+        outcome: Outcome = arguments.run(arguments)
+    _show(as_json(outcome.data) if arguments.json else outcome.text)
+    return FAILED if outcome.failed else OK
+
+
+def _show(text: str) -> None:
+    """Print, and notice a closed pipe or a full disk here and not at exit."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.write("\n" if text else "")
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):  # a stand-in for stdout has no file
+            # What is still buffered goes nowhere, or the interpreter would try again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def _sentence(error: BaseException) -> str:
+    """An error as one line."""
+    if isinstance(error, OSError) and error.strerror:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        what = str(error) or ("out of memory" if isinstance(error, MemoryError) else repr(error))
+    return " ".join(what.split())
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace | None:
+    """The command line; None after ``--help`` and ``--version``, which argparse answers itself."""
+    try:
+        return parser().parse_args(argv)
+    except SystemExit:
+        _show("")
+        return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, ``sys.argv`` by default, and return its exit code."""
+    trace = False
+    try:
+        arguments = _parsed(argv)
+        if arguments is None:
+            return OK
+        trace = arguments.traceback
+        return _run(arguments)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except _FAILURES as error:
+        if trace:
+            traceback.print_exc()
+        print(f"{PROGRAM}: {_sentence(error)}", file=sys.stderr)
+        return FAILED
