@@ -73,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "LinearAttentionRegressor":  # imported when asked for: scikit-learn is an extra
-        from .estimator import LinearAttentionRegressor  # noqa: PLC0415
+        from .estimator import LinearAttentionRegressor  # noqa: PLC0415  # optional
 
         return LinearAttentionRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,6 +57,7 @@ def in_cuda_memory(value: object) -> bool:
         return False
     kind = type(value)  # properties of the object itself may raise
     if hasattr(kind, "__dlpack_device__"):
+        # mypy does not follow hasattr of the type.
         return int(value.__dlpack_device__()[0]) in _CUDA_MEMORY  # type: ignore[attr-defined]
     return hasattr(kind, "__cuda_array_interface__")
 
@@ -92,6 +93,7 @@ def device_of(*values: object) -> int | None:
     """Device of the first value that is on one: an array, a list of them, or :class:`Placed`."""
     for value in values:
         if is_on_device(value):
+            # A CuPy array, which has no types.
             return int(value.device.id)  # type: ignore[attr-defined]
         if isinstance(value, list | tuple) and len(value):
             found = device_of(value[0])

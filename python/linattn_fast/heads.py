@@ -61,6 +61,7 @@ def _as_matrix(value: object, name: str, ndim: int) -> Floats:
 
 def _is_one_sequence(value: object) -> bool:
     try:
+        # Anything may be given; numpy says so where it is no array.
         dimensions = value.ndim if hasattr(value, "ndim") else np.ndim(value)  # type: ignore[arg-type]
         return bool(dimensions == 2)
     except ValueError:  # sequences of different lengths

@@ -105,6 +105,7 @@ def workspace(
         n_rows=batch.n_rows,
         d=batch.d,
         d_out=batch.d_out if d_out is None else d_out,
+        # mypy does not see that there are features where not everything is chosen.
         n_pairs=None if everything else features.n_pairs,  # type: ignore[union-attr]
         n_queries=None if everything else features.n_queries,  # type: ignore[union-attr]
         m=m,
