@@ -24,6 +24,7 @@ from .fitting import fit
 from .head_path import HeadPath, head_path
 from .heads import Heads, Recovery
 from .leave_one_out import leave_one_out
+from .libraries import convert
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
@@ -56,6 +57,7 @@ __all__ = [
     "backends",
     "certify",
     "choose_alpha",
+    "convert",
     "cubic_features",
     "estimate_memory",
     "fit",

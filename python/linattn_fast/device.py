@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .distribution import NAME
+from .foreign import detached, on_host
 
 INSTALL = f"pip install '{NAME}[cuda13]'"
 
@@ -63,9 +64,12 @@ def in_cuda_memory(value: object) -> bool:
 
 
 def brought_over(value: Any, name: str) -> Any:
-    """Arrays of other libraries on a device, as CuPy arrays of the same memory; others as given."""
-    if is_on_device(value) or not in_cuda_memory(value):
+    """Arrays of other libraries, as CuPy or numpy arrays of the same memory; others as given."""
+    if is_on_device(value):
         return value
+    if not in_cuda_memory(value):
+        return on_host(value, name)
+    value = detached(value)
     try:
         xp = cupy()
     except ImportError:

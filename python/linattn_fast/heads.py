@@ -12,58 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from scipy.linalg import qr, svd
 
 from .backend import get_backend
-from .device import (
-    brought_over,
-    device_of,
-    frozen,
-    is_on_device,
-    module_of,
-    on_device,
-    on_own_device,
-    put,
-    to_host,
-)
+from .device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
 from .features import head_coefficients
-from .floats import as_array
+from .floats import as_matrix
+from .foreign import axes_of
+from .libraries import conversion_to
 from .memory import require_memory
 from .non_finite import non_finite_error
 from .solve import EPS
 from .tokens import Floats, Positions, as_positions, as_size, as_tokens
 
 
-def as_matrix(value: object, name: str, ndim: int) -> Floats:
-    """Check a real, finite array of given dimension, as contiguous float64."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: masked arrays are not supported; fill the masked entries")
-    value = brought_over(value, name)
-    with on_device(device_of(value)):
-        return _as_matrix(value, name, ndim)
-
-
-def _as_matrix(value: object, name: str, ndim: int) -> Floats:
-    xp = module_of(value)
-    array: Any = value if is_on_device(value) else as_array(value, name)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
-    if array.ndim != ndim:
-        raise ValueError(f"{name}: an array of {ndim} axes is needed, got shape {array.shape}")
-    copy: Floats = xp.array(array, dtype=np.float64, order="C")
-    if not xp.isfinite(copy).all():
-        raise ValueError(f"{name}: must be finite")
-    return copy
-
-
 def _is_one_sequence(value: object) -> bool:
     try:
-        # Anything may be given; numpy says so where it is no array.
-        dimensions = value.ndim if hasattr(value, "ndim") else np.ndim(value)  # type: ignore[arg-type]
-        return bool(dimensions == 2)
+        return axes_of(value) == 2
     except ValueError:  # sequences of different lengths
         return False
 
@@ -202,6 +170,7 @@ class Heads:
         *,
         offsets: object = None,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Apply the layer.
 
@@ -214,6 +183,9 @@ class Heads:
             "causal": every token queries the prefix that ends with it.
         backend
             "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or the heads are on a device.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
@@ -222,8 +194,10 @@ class Heads:
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
+        converted = conversion_to(like)
         y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
-        return y if positions == "last" else tokens.restore(y)
+        answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
+        return answer
 
     @on_own_device
     def coefficients(self) -> Floats:
@@ -285,6 +259,7 @@ class Heads:
         round: int | None = None,  # the name users know from numpy
         *,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats:
         """Run the layer autoregressively: append its output as the next token, again and again.
 
@@ -298,6 +273,9 @@ class Heads:
             Decimals to round each output to, as ``numpy.round`` does; None keeps it as it is.
         backend
             "auto", "cpu", "numpy" or "cuda".
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
@@ -310,6 +288,7 @@ class Heads:
                 f"these heads have d_out = {self.d_out}, d = {self.d}"
             )
         steps = as_size(steps, "steps", least=0)
+        converted = conversion_to(like)
         if round is not None and as_size(round, "round", least=0) > 15:
             raise ValueError(f"round: at most 15 decimals are possible, got {round}")
         single = _is_one_sequence(Z0)
@@ -325,4 +304,5 @@ class Heads:
         require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
         engine = get_backend(backend, tokens, self)
         Z = engine.generate(self.V, self.Q, prompts, steps, round)
-        return Z[0] if single else Z
+        answer: Floats = converted(Z[0] if single else Z)
+        return answer
