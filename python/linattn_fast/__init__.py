@@ -23,6 +23,7 @@ from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
 from .heads import Heads, Recovery
+from .layouts import Layout
 from .leave_one_out import leave_one_out
 from .libraries import convert
 from .matching import HeadMatch, match_heads
@@ -50,6 +51,7 @@ __all__ = [
     "HeadMatch",
     "HeadPath",
     "Heads",
+    "Layout",
     "Moments",
     "Pcg",
     "Recovery",

@@ -110,4 +110,4 @@ def axes_of(value: Any) -> int:
         return int(value.ndim)
     if hasattr(value, "shape"):
         return len(value.shape)
-    return int(np.ndim(on_host(value, "array")))
+    return np.asarray(on_host(value, "array")).ndim

@@ -10,9 +10,9 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 import numpy as np
 from scipy.linalg import qr, svd
@@ -22,6 +22,7 @@ from .device import device_of, frozen, module_of, on_device, on_own_device, put,
 from .features import head_coefficients
 from .floats import as_matrix
 from .foreign import axes_of
+from .layouts import Form, Layout, heads_of, recognised, weights_of
 from .libraries import conversion_to
 from .memory import require_memory
 from .non_finite import non_finite_error
@@ -203,6 +204,97 @@ class Heads:
     def coefficients(self) -> Floats:
         """Coefficients (d_out, p) of the features."""
         return head_coefficients(self.V, self.Q)
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Any], layout: Layout | None = None) -> Heads:
+        """Heads of an attention layer with other parameters.
+
+        Parameters
+        ----------
+        weights
+            Arrays of any library by name: "V" (or "W_V" and "W_O", with V_h = W_O W_V) and "Q" (or
+            "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
+            other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
+        layout
+            How they are kept, and what the sum is multiplied with; see :class:`Layout`.
+
+        Returns
+        -------
+        Heads
+            With the scale in V. They compute the attention itself: what a layer adds to it, such as
+            its own input, is not part of them, and every token attends to itself as well.
+        """
+        layout = layout or Layout()
+        return cls(*heads_of(recognised(weights, layout), layout))
+
+    def to_weights(
+        self, layout: Layout | None = None, form: Form = "separate"
+    ) -> dict[str, Floats]:
+        """Parameters of an attention layer that computes the same; numpy arrays.
+
+        Parameters
+        ----------
+        layout
+            As for :meth:`from_weights`, which makes the same heads of what is returned.
+        form
+            "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
+            as in ``torch.nn.MultiheadAttention``.
+        """
+        return weights_of(to_host(self.V), to_host(self.Q), layout or Layout(), form)
+
+    @classmethod
+    def from_torch(cls, module: object, layout: Layout | None = None) -> Heads:
+        """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
+
+        Parameters
+        ----------
+        module
+            A module whose parameters have names that :meth:`from_weights` knows, or a mapping such
+            as its ``state_dict()``. Biases are an error.
+        layout
+            How the parameters are kept, see :class:`Layout`. The number of heads is taken from the
+            module's ``num_heads`` where it has one.
+        """
+        from .torch_layer import parameters_of  # noqa: PLC0415  # optional
+
+        weights, number = parameters_of(module)
+        layout = layout or Layout()
+        if layout.num_heads is None and number is not None:
+            layout = replace(layout, num_heads=number)
+        return cls.from_weights(weights, layout)
+
+    def to_torch(
+        self,
+        positions: Positions = "last",
+        *,
+        dtype: object = None,
+        device: object = None,
+        requires_grad: bool = True,
+    ) -> Any:
+        """The layer as a ``torch.nn.Module`` with parameters V and Q, to be trained further.
+
+        Parameters
+        ----------
+        positions
+            Which tokens query: "last", "all" or "causal"; a call may choose others.
+        dtype
+            Of V, Q and the tokens; ``torch.float64`` by default.
+        device
+            By default where these heads are.
+        requires_grad
+            Whether V and Q are to be learned.
+
+        Returns
+        -------
+        torch.nn.Module
+            :class:`linattn_fast.torch_layer.LinearAttention`.
+        """
+        from .torch_layer import layer_of  # noqa: PLC0415  # optional
+
+        if device is None and self.device is not None:
+            device = f"cuda:{self.device}"
+        V, Q = to_host(self.V), to_host(self.Q)
+        return layer_of(V, Q, positions, dtype, device, requires_grad)
 
     def normalized(self) -> Heads:
         """Bring the heads into normal form; they compute the same function.
