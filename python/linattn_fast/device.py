@@ -58,8 +58,11 @@ def in_cuda_memory(value: object) -> bool:
         return False
     kind = type(value)  # properties of the object itself may raise
     if hasattr(kind, "__dlpack_device__"):
-        # mypy does not follow hasattr of the type.
-        return int(value.__dlpack_device__()[0]) in _CUDA_MEMORY  # type: ignore[attr-defined]
+        try:
+            # mypy does not follow hasattr of the type.
+            return int(value.__dlpack_device__()[0]) in _CUDA_MEMORY  # type: ignore[attr-defined]
+        except Exception:  # an array without memory; reading it says why
+            return False
     return hasattr(kind, "__cuda_array_interface__")
 
 
