@@ -224,7 +224,7 @@ class Heads:
             With the scale in V. They compute the attention itself: what a layer adds to it, such as
             its own input, is not part of them, and every token attends to itself as well.
         """
-        layout = layout or Layout()
+        layout = Layout() if layout is None else layout
         return cls(*heads_of(recognised(weights, layout), layout))
 
     def to_weights(
@@ -240,7 +240,9 @@ class Heads:
             "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
             as in ``torch.nn.MultiheadAttention``.
         """
-        return weights_of(to_host(self.V), to_host(self.Q), layout or Layout(), form)
+        return weights_of(
+            to_host(self.V), to_host(self.Q), Layout() if layout is None else layout, form
+        )
 
     @classmethod
     def from_torch(cls, module: object, layout: Layout | None = None) -> Heads:
@@ -258,7 +260,7 @@ class Heads:
         from .torch_layer import parameters_of  # noqa: PLC0415  # optional
 
         weights, number = parameters_of(module)
-        layout = layout or Layout()
+        layout = Layout() if layout is None else layout
         if layout.num_heads is None and number is not None:
             layout = replace(layout, num_heads=number)
         return cls.from_weights(weights, layout)

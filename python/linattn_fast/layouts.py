@@ -135,6 +135,12 @@ def _one_of(value: object, known: tuple[str, ...], name: str) -> None:
 
 def recognised(parameters: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     """Parameters by our names, of a mapping with the names that people give them."""
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout: a Layout is needed, got {type(layout).__name__}")
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"weights: a mapping of names to arrays is needed, got {type(parameters).__name__}"
+        )
     if layout.names is not None:
         for ours, theirs in layout.names.items():
             if theirs not in parameters:
