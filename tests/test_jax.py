@@ -79,7 +79,10 @@ def test_results_are_float64_where_jax_has_64_bits(rng, sixty_four_bits):
 
 
 def test_results_share_no_memory(rng, sixty_four_bits):
-    array = rng.standard_normal((256, 256))
+    memory = np.empty(8 * 100 + 64, np.uint8)
+    start = -memory.ctypes.data % 64  # only memory that begins so could be shared
+    array = memory[start : start + 800].view(np.float64)
+    array[:] = rng.standard_normal(100)
     before = array.copy()
     found = la.convert(array, like=jnp.zeros(1))
     array[:] = 0

@@ -315,6 +315,7 @@ def test_state_copy_and_pickle(rng):
         (lambda h: h.to_torch()([]), ValueError, "^Z: the list is empty"),
         (lambda h: h.to_torch()(np.zeros((2, 3, 3))), TypeError, "^Z: a tensor is needed"),
         (lambda h: la.Heads.from_torch(3), TypeError, "^module: a torch.nn.Module"),
+        (lambda h: la.Heads.from_torch(h.to_torch(), 3), TypeError, "^layout: a Layout"),
     ],
 )
 def test_errors_of_the_module(rng, call, error, message):

@@ -22,7 +22,7 @@ from .device import device_of, frozen, module_of, on_device, on_own_device, put,
 from .features import head_coefficients
 from .floats import as_matrix
 from .foreign import axes_of
-from .layouts import Form, Layout, heads_of, recognised, weights_of
+from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
 from .libraries import conversion_to
 from .memory import require_memory
 from .non_finite import non_finite_error
@@ -206,7 +206,7 @@ class Heads:
         return head_coefficients(self.V, self.Q)
 
     @classmethod
-    def from_weights(cls, weights: Mapping[str, Any], layout: Layout | None = None) -> Heads:
+    def from_weights(cls, weights: Mapping[str, Any], layout: Layout = PLAIN) -> Heads:
         """Heads of an attention layer with other parameters.
 
         Parameters
@@ -224,12 +224,9 @@ class Heads:
             With the scale in V. They compute the attention itself: what a layer adds to it, such as
             its own input, is not part of them, and every token attends to itself as well.
         """
-        layout = Layout() if layout is None else layout
         return cls(*heads_of(recognised(weights, layout), layout))
 
-    def to_weights(
-        self, layout: Layout | None = None, form: Form = "separate"
-    ) -> dict[str, Floats]:
+    def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
         """Parameters of an attention layer that computes the same; numpy arrays.
 
         Parameters
@@ -240,12 +237,10 @@ class Heads:
             "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
             as in ``torch.nn.MultiheadAttention``.
         """
-        return weights_of(
-            to_host(self.V), to_host(self.Q), Layout() if layout is None else layout, form
-        )
+        return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
     @classmethod
-    def from_torch(cls, module: object, layout: Layout | None = None) -> Heads:
+    def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
         """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
 
         Parameters
@@ -260,8 +255,7 @@ class Heads:
         from .torch_layer import parameters_of  # noqa: PLC0415  # optional
 
         weights, number = parameters_of(module)
-        layout = Layout() if layout is None else layout
-        if layout.num_heads is None and number is not None:
+        if isinstance(layout, Layout) and layout.num_heads is None and number is not None:
             layout = replace(layout, num_heads=number)
         return cls.from_weights(weights, layout)
 

@@ -133,6 +133,10 @@ def _one_of(value: object, known: tuple[str, ...], name: str) -> None:
         raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
 
+PLAIN = Layout()
+"""Tokens as columns, an axis for heads, their sum, and no scale."""
+
+
 def recognised(parameters: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     """Parameters by our names, of a mapping with the names that people give them."""
     if not isinstance(layout, Layout):

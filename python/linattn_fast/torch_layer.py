@@ -17,7 +17,7 @@ try:
     from torch import nn
 except ImportError as error:
     raise ImportError(
-        f"to_torch: PyTorch is needed ({error}); pip install 'linattn_fast[torch]'"
+        f"linattn_fast.torch_layer: PyTorch is needed ({error}); pip install 'linattn_fast[torch]'"
     ) from error
 
 
@@ -107,7 +107,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
 
         Tokens are cut into chunks of d or more. Within a chunk, sum_(s <= t) z_s (z_s . q_t) needs
         one number for each pair of tokens; what lies before it is in one S for each chunk. So no
-        intermediate is larger than the queries, (..., H, n, d), or a few times the tokens.
+        intermediate is larger than the queries, (..., H, n, d), once d is 16 or more.
         """
         n, d = Z.shape[-2:]
         size = min(n, max(d, 16))
