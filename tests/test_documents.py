@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ MODULES = [
     info.name
     for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
     if not info.name.split(".")[-1].startswith("_c")  # compiled
+    and (info.name != "linattn_fast.torch_layer" or find_spec("torch"))  # optional
 ]
 
 
@@ -32,10 +34,13 @@ def test_docstring_examples_are_found():
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/files.md", "docs/scale.md", "docs/sklearn.md"]
+    "document",
+    ["README.md", "docs/arrays.md", "docs/files.md", "docs/scale.md", "docs/sklearn.md"],
 )
 def test_python_examples_of_documents_run(document, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
+    if document == "docs/arrays.md":  # tests/test_torch.py runs all of it
+        blocks = [each for each in blocks if "torch" not in each]
     assert blocks
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
