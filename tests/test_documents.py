@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import importlib.util
 import io
+import itertools
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown import DOCUMENTS, ROOT, Block, anchors_of, blocks_of, links_of
+from markdown import DOCUMENTS, ROOT, Block, anchors_of, blocks_of, links_of, prose_of
 
 from linattn_fast.backend import cuda
 from linattn_fast.cli.program import parser
@@ -141,6 +142,16 @@ def test_links_lead_to_a_file_and_a_heading(document):
         assert path.exists(), f"{document}: no file {target}"
         if anchor:
             assert anchor in anchors_of(path.read_text()), f"{document}: no heading {target}"
+
+
+def test_no_formula_is_broken_into_a_list():
+    """Markdown takes a line that begins with a plus, or a number and a dot, for an item."""
+    item = re.compile(r" *(\+|\d+[.)]) ")
+    for document in DOCUMENTS:
+        lines = prose_of(text_of(document)).split("\n")
+        for before, line in itertools.pairwise(lines):
+            broken = item.match(line) and before.strip() and not re.match(r" *(\d|  )", before)
+            assert not broken, f"{document}: {line}"
 
 
 def test_commands_of_make_in_the_documents_exist():
