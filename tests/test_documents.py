@@ -144,13 +144,12 @@ def test_links_lead_to_a_file_and_a_heading(document):
             assert anchor in anchors_of(path.read_text()), f"{document}: no heading {target}"
 
 
-def test_no_formula_is_broken_into_a_list():
-    """Markdown takes a line that begins with a plus, or a number and a dot, for an item."""
-    item = re.compile(r" *(\+|\d+[.)]) ")
+def test_no_formula_is_broken_into_a_list_or_a_quotation():
+    """As Markdown takes a line of a paragraph that begins with a plus, 1) or a greater-than."""
     for document in DOCUMENTS:
         lines = prose_of(text_of(document)).split("\n")
         for before, line in itertools.pairwise(lines):
-            broken = item.match(line) and before.strip() and not re.match(r" *(\d|  )", before)
+            broken = before.strip() and re.match(r" *(\+ |1\) |>)", line)
             assert not broken, f"{document}: {line}"
 
 
