@@ -34,8 +34,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Kinds of arguments that signatures show by name; docs/api/index.md says what they are.
 autodoc_type_aliases = {
-    name: name
-    for name in ("Array", "Floats", "Positions", "Precision", "Solver", "Verdict")
+    name: name for name in ("Array", "Floats", "Positions", "Precision", "Solver", "Verdict")
 } | {"storage.PathLike": "PathLike"}
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True

@@ -5,6 +5,7 @@ import dataclasses
 import doctest
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 
@@ -69,7 +70,7 @@ def test_every_field_of_a_result_is_documented():
         body = ast.parse(inspect.getsource(value)).body[0].body
         documented = {
             field.target.id
-            for field, doc in zip(body, body[1:], strict=False)
+            for field, doc in itertools.pairwise(body)
             if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
         }
         assert documented == {field.name for field in dataclasses.fields(value)}, name

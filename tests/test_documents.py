@@ -93,9 +93,7 @@ class Reader:
 
 
 def runs(block: Block) -> bool:
-    return block.language == "python" or (
-        block.language in SHELL and "linattn-fast " in block.text
-    )
+    return block.language == "python" or (block.language in SHELL and "linattn-fast " in block.text)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +160,9 @@ def test_commands_of_make_in_the_documents_exist():
 
 
 def test_tables_in_the_documents_are_those_that_were_measured():
-    shown = 0
+    shown, marked = 0, re.compile(r"<!-- (bench/\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
     for document in DOCUMENTS:
-        tables = re.findall(r"<!-- (bench/\S+) -->\n(.*?)<!-- end -->", text_of(document), re.DOTALL)
-        for name, table in tables:
+        for name, table in marked.findall(text_of(document)):
             assert table == text_of(name), f"{document}: {name}"
             shown += 1
     assert shown

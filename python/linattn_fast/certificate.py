@@ -250,7 +250,7 @@ class Certificate:
         Returns
         -------
         array or list
-            (N,) for "last", otherwise one a token in the form of Z; infinite where Z is not covered.
+            (N,) for "last", otherwise one a token in the form of Z; infinite where not covered.
 
         Examples
         --------
