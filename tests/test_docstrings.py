@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 import pytest
-from markdown import ROOT
+from documents import ROOT
 
 import linattn_fast as la
 

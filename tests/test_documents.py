@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown import DOCUMENTS, ROOT, Block, anchors_of, blocks_of, links_of, prose_of
+from documents import DOCUMENTS, ROOT, Block, anchors_of, blocks_of, links_of, prose_of
 
 from linattn_fast.backend import cuda
 from linattn_fast.cli.program import parser
