@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -509,13 +507,3 @@ def test_heads_go_into_a_module_of_projections(rng):
     weights = la.convert(heads.to_weights(layout), like=torch.zeros(1))
     module.load_state_dict(weights)
     agree(heads, module, rng.standard_normal((2, 3, 4)))
-
-
-def test_python_examples_of_the_document_run(tmp_path, monkeypatch):
-    text = (Path(__file__).parent.parent / "docs" / "arrays.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert any("torch" in block for block in blocks)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "docs/arrays.md", "exec"), names)

@@ -48,6 +48,20 @@ class Certificate:
     the tokens), which a certificate therefore keeps. A certificate that was pickled or loaded from
     a file has left them behind and answers only for the layer as a whole; make another one with
     ``la.certify(moments)``.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.standard_normal((200, 6, 3))
+    >>> Z[:, :, 2] = 0.0  # the third coordinate never occurs
+    >>> certificate = la.certify(Z)
+    >>> certificate.verdict, certificate.rank, certificate.dimension
+    ('not identifiable', 6, 18)
+    >>> new = rng.standard_normal((2, 9, 3))
+    >>> new[0, :, 2] = 0.0
+    >>> certificate.covers(new)
+    array([ True, False])
     """
 
     lambda_min: float
@@ -56,6 +70,7 @@ class Certificate:
     lower_bound: float
     """Proved: lambda_min of the data, in exact arithmetic, is at least this. 0 proves nothing."""
     verdict: Verdict
+    """"identifiable", "not identifiable" or "undecided"; ``evidence`` says why."""
     condition: float
     """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
     rank: int
@@ -64,6 +79,7 @@ class Certificate:
     dimension: int
     """Number of features, p."""
     n_samples: int
+    """Queries in the data."""
     evidence: str
     """What the verdict rests on, in words and numbers."""
     features: Features
@@ -94,7 +110,13 @@ class Certificate:
         return None if self.source is None else self.source.device
 
     def get(self) -> Certificate:
-        """The same certificate, with what it holds on a CUDA device brought to the host."""
+        """Bring what it holds on a CUDA device to the host.
+
+        Returns
+        -------
+        Certificate
+            The same certificate, on the host.
+        """
         spectrum = None if self.spectrum is None else to_host(self.spectrum)
         source = None if self.source is None else self.source.get()
         return replace(self, spectrum=spectrum, source=source)
@@ -166,7 +188,13 @@ class Certificate:
         Returns
         -------
         array or list of bool
-            (N,) for "last", otherwise one a token in the form of Z.
+            (N,) for "last", otherwise one a token in the form of Z; with ``return_residual`` a
+            tuple of these and the distances.
+
+        Raises
+        ------
+        ValueError
+            This certificate was loaded, pickled, or made without moments; see the notes above.
         """
         tokens, where = self._queries(Z, offsets, positions)
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
@@ -189,9 +217,19 @@ class Certificate:
         positions: Positions | None = None,
         like: object = None,
     ) -> Floats | list[Floats]:
-        """h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
+        """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
-        Its mean over the training data is the rank. Arguments are those of :meth:`covers`.
+        Its mean over the training data is the rank.
+
+        Parameters
+        ----------
+        Z, offsets, positions, like
+            As for :meth:`covers`.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z.
         """
         tokens, where = self._queries(Z, offsets, positions)
         converted = conversion_to(like)
@@ -226,6 +264,22 @@ class Certificate:
             the number of samples (total over largest weight).
         confidence
             Of the noise form, for each query and output.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z; infinite where not covered.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
+        >>> Z, new = rng.standard_normal((500, 6, 3)), rng.standard_normal((4, 6, 3))
+        >>> fit = la.fit(Z, truth(Z) + rng.uniform(-0.1, 0.1, (500, 1)))
+        >>> bound = fit.certificate.error_bound(new, noise=0.1)
+        >>> bool((abs(fit.predict(new) - truth(new))[:, 0] < bound).all())
+        True
         """
         if (eps is None) == (noise is None):
             raise ValueError("eps, noise: give one of them, eps or noise")
@@ -252,11 +306,21 @@ class Certificate:
         return answer
 
     def null_space(self, k: int) -> Floats:
-        """Return the k least determined directions of the coefficients, (k, p), of length one.
+        """Return the k least determined directions of the coefficients.
 
         Those along which every training prediction stays the same come first: features that are
         zero in every sample, each by itself, then combinations of few features. Then the directions
         of least mean square, in units where every feature has mean square one.
+
+        Parameters
+        ----------
+        k
+            Directions, at most.
+
+        Returns
+        -------
+        array
+            (k, p), or all p directions where k is larger; each of length one.
         """
         return self._coverage().least_determined(self._directions(k))[0]
 
@@ -269,6 +333,11 @@ class Certificate:
             Directions, at most; of :meth:`null_space`.
         names
             Of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
+
+        Returns
+        -------
+        list of str
+            A sentence for each direction.
 
         Examples
         --------

@@ -222,6 +222,18 @@ def certify(
         True shows a bar while moments are accumulated; a function is called with the sequences done
         and their number.
 
+    Returns
+    -------
+    Certificate
+        The verdict and what it rests on, ready for questions about single inputs.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An argument that does not fit; the message begins with its name.
+    MemoryError
+        The factorisation does not fit in ``memory_limit``; raised before any work.
+
     Examples
     --------
     >>> import numpy as np, linattn_fast as la

@@ -229,6 +229,13 @@ def moments(
     -------
     Moments
         In this process. Without targets, d_out is 0.
+
+    Examples
+    --------
+    >>> import dask.array, linattn_fast.dask as lad
+    >>> Z = dask.array.random.default_rng(0).standard_normal((400, 8, 3), chunks=(100, 8, 3))
+    >>> lad.moments(Z, Z[:, 0])
+    Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
     """
     kind = _kind(positions, features, backend, precision, threads)
     return _Cluster(Z, y, sample_weight, kind).moments()
@@ -272,6 +279,18 @@ def fit(
     progress
         Of conjugate gradients: True shows a bar; a function is called with the iterations done and
         an estimate of their number. Dask has its own means for the rest.
+
+    Returns
+    -------
+    Fit
+        In this process.
+
+    Examples
+    --------
+    >>> import dask.array, linattn_fast.dask as lad
+    >>> Z = dask.array.random.default_rng(0).standard_normal((400, 8, 3), chunks=(100, 8, 3))
+    >>> lad.fit(Z, Z[:, 0]).certificate.verdict
+    'identifiable'
     """
     kind = _kind(positions, features, backend, precision, threads)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)

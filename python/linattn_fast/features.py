@@ -144,6 +144,24 @@ class Features:
 
         A pair takes part when some token has both coordinates, a query when some querying token has
         it. Of one-hot tokens, that is a small part of all.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            Which tokens query: "last", "all" or "causal".
+
+        Returns
+        -------
+        Features
+            Those pairs and queries.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> la.Features.active(np.eye(4)[[[0, 1, 2], [2, 1, 2]]])  # one-hot; x3 never occurs
+        Features(d=4, 3 of 10 pairs, 1 of 4 queries: 3 features)
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
@@ -287,12 +305,17 @@ def _finite(values: Floats, tokens: Tokens) -> Floats:
 
 
 def cubic_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the features h(Z) themselves, (N, p): for tests and small work.
+    """Compute the features h(Z) themselves, for tests and small work.
 
     Parameters
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
 
     Examples
     --------
@@ -306,9 +329,26 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
 
 
 def paper_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the paper's literal features, (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l].
+    """Compute the paper's literal features, for comparison.
 
     Each off-diagonal product appears twice; :func:`cubic_features` has it once.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l] of sequence i.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.paper_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[[30., 10., 15.,  5.],
+            [15.,  5., 15.,  5.]]])
     """
     tokens = as_tokens(Z, offsets)
     with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):

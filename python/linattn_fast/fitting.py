@@ -227,7 +227,7 @@ def fit(
         ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
         features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
-        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why. "pcg" goes on to
+        memory (docs/design.md). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
     backend
         "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
@@ -250,6 +250,14 @@ def fit(
     -------
     Fit
         Coefficients, heads, certificate and how the fit went.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An argument that does not fit, or tokens or targets that are not finite; the message begins
+        with the name of the argument. Shapes and kinds are checked before any work.
+    MemoryError
+        No solver, or not the one asked for, fits in ``memory_limit``; raised before any work.
 
     Examples
     --------

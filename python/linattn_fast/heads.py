@@ -39,7 +39,7 @@ def _is_one_sequence(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How heads were found."""
+    """How heads were found: ``heads.recovery`` of recovered or fitted heads."""
 
     method: str
     """"minimal": the fewest that were found. "svd": those of the SVD, asked for or fallen back on.
@@ -116,7 +116,13 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """The same heads on the host."""
+        """Bring them to the host.
+
+        Returns
+        -------
+        Heads
+            The same heads on the host; these if they are there already.
+        """
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:
@@ -202,7 +208,13 @@ class Heads:
 
     @on_own_device
     def coefficients(self) -> Floats:
-        """Coefficients (d_out, p) of the features."""
+        """Expand the heads in the cubic features.
+
+        Returns
+        -------
+        array
+            Coefficients (d_out, p).
+        """
         return head_coefficients(self.V, self.Q)
 
     @classmethod
@@ -306,6 +318,21 @@ class Heads:
 
         It is unique where the singular values differ. Heads that repeat others are merged, so there
         may be fewer. It is found on the host.
+
+        Returns
+        -------
+        Heads
+            The normal form.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> a = la.Heads(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4, 4)))
+        >>> A = np.array([[1.0, 2.0], [0.5, -1.0]])  # mixed: another look at the same layer
+        >>> b = la.Heads(np.tensordot(A, a.V, 1), np.tensordot(np.linalg.inv(A).T, a.Q, 1))
+        >>> np.allclose(a.V, b.V), np.allclose(a.normalized().V, b.normalized().V)
+        (False, True)
         """
         if self.device is not None:
             return self.get().normalized().put(self)
@@ -329,7 +356,18 @@ class Heads:
         )
 
     def distance(self, other: Heads) -> float:
-        """Frobenius norm of the difference of coefficients: 0 when the functions are the same."""
+        """Frobenius norm of the difference of coefficients: 0 when the functions are the same.
+
+        Parameters
+        ----------
+        other
+            Heads of the same d and d_out, in any number.
+
+        Returns
+        -------
+        float
+            ||C - C'||_F.
+        """
         if not isinstance(other, Heads):
             raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
         if (other.d, other.d_out) != (self.d, self.d_out):
@@ -369,6 +407,15 @@ class Heads:
         -------
         array
             (n + steps, d) or (N, n + steps, d): the prompts and what follows them.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> doubling = la.Heads(2 * np.eye(2)[None], np.eye(2)[None])  # y = 2 S z
+        >>> doubling.generate([[0.5, 0.0]], steps=2)
+        array([[0.5    , 0.     ],
+               [0.25   , 0.     ],
+               [0.15625, 0.     ]])
         """
         if self.d_out != self.d:
             raise ValueError(

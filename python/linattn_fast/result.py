@@ -22,7 +22,7 @@ _FILE_VERSION = 2
 
 @dataclass(frozen=True)
 class FitInfo:
-    """How a fit went."""
+    """How a fit went: ``fit.info``. Printed, it is a short report."""
 
     solver: str
     """"cholesky", "eigh", "dual", "qr" or "pcg"."""
@@ -39,8 +39,11 @@ class FitInfo:
     the error before refinement, and each one the error that was left before it. Empty for a fit
     from moments alone, which cannot recover what forming the Gram has lost."""
     backend: str
+    """"cpu", "numpy" or "cuda"."""
     n_samples: int
+    """Queries with a target."""
     dimension: int
+    """Number of features, p."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
     bytes: int = 0
@@ -71,14 +74,28 @@ class FitInfo:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
+    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.standard_normal((200, 8, 3))
+    >>> fit = la.fit(Z, Z.sum(axis=1))
+    >>> fit.coefficients.shape, fit.predict(Z[:5]).shape, fit.info.solver
+    ((3, 18), (5, 3), 'cholesky')
+    """
 
     coefficients: Floats = field(repr=False)
     """(d_out, p), p the number of features that take part."""
     features: Features
+    """Which features take part."""
     heads: Heads | None
+    """The heads asked for; None without any."""
     certificate: Certificate | None
+    """What the data determines; None without one."""
     info: FitInfo
+    """Which solver ran and why, how exact the answer is, and where the time went."""
     positions: Positions = "last"
     """What the layer was trained on."""
 
@@ -88,7 +105,13 @@ class Fit:
         return device_of(self.coefficients)
 
     def get(self) -> Fit:
-        """The same layer with everything on the host; this one if it is there already."""
+        """Bring everything to the host; ``to_host`` is the same.
+
+        Returns
+        -------
+        Fit
+            The same layer on the host; this one if it is there already.
+        """
         if self.device is None:
             return self
         return replace(
@@ -149,7 +172,13 @@ class Fit:
         return answer
 
     def save(self, path: storage.PathLike) -> None:
-        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
+        """Write to an ``.npz`` file, atomically; read by :func:`load`.
+
+        Parameters
+        ----------
+        path
+            File to write, by the name given; its format is in docs/files.md.
+        """
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
         arrays |= storage.feature_arrays(self.features)
         meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
@@ -179,7 +208,34 @@ def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
 
 
 def load(path: storage.PathLike) -> Fit:
-    """Read a layer that :meth:`Fit.save` wrote."""
+    """Read a layer that :meth:`Fit.save` wrote.
+
+    Parameters
+    ----------
+    path
+        File to read.
+
+    Returns
+    -------
+    Fit
+        The same layer. Its certificate answers for the layer as a whole, not for single inputs.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, of another kind or of another version; the message says which.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, linattn_fast as la
+    >>> Z = np.random.default_rng(0).standard_normal((100, 8, 3))
+    >>> fit = la.fit(Z, Z[:, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fit.save(os.path.join(folder, "layer.npz"))
+    ...     again = la.load(os.path.join(folder, "layer.npz"))
+    >>> bool((again.predict(Z) == fit.predict(Z)).all())
+    True
+    """
     names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
     meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)
