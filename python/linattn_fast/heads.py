@@ -248,6 +248,11 @@ class Heads:
         form
             "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
             as in ``torch.nn.MultiheadAttention``.
+
+        Returns
+        -------
+        dict
+            Names to arrays.
         """
         return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
@@ -295,7 +300,7 @@ class Heads:
         Returns
         -------
         torch.nn.Module
-            :class:`linattn_fast.torch_layer.LinearAttention`.
+            A ``linattn_fast.torch_layer.LinearAttention``.
         """
         from .torch_layer import layer_of  # noqa: PLC0415  # optional
 
