@@ -27,9 +27,7 @@ _SECONDS_A_BLOCK = 2e-3
 """Of Python, about."""
 
 
-def as_blocks(
-    problem: Data, settings: Settings
-) -> tuple[Problem, Partition, Settings, str] | None:
+def as_blocks(problem: Data, settings: Settings) -> tuple[Problem, Partition, Settings, str] | None:
     """What :func:`fit_blocks` takes, or None where the fit is to go as a whole."""
     limit = as_memory_limit(settings.memory_limit)
     if settings.solver == "blocks":

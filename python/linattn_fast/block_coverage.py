@@ -108,7 +108,7 @@ class BlockCoverage:
 
     def _touched(self, present: npt.NDArray[np.bool_]) -> Iterator[tuple[Numbers, BlockRange]]:
         """Blocks that some query touches, with the rows of those queries."""
-        used = present.any(axis=0)
+        used = np.asarray(present.any(axis=0))
         for queries, block in zip(self._queries, self.blocks, strict=True):
             if used[queries].any():
                 yield np.flatnonzero(present[:, queries].any(axis=1)), block

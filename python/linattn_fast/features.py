@@ -18,7 +18,6 @@ from .non_finite import non_finite_error
 from .prefixes import Samples, occurring_pairs
 from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
 
-
 _QUERIES_AT_ONCE = 1 << 13
 """Looked at together."""
 

@@ -271,6 +271,8 @@ def fit(
     Bar(0, "", progress)  # checked before any work, as everything else
     with on_device(device_of(Z)):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        if (blocks := as_blocks(problem, settings)) is not None:
+            return fit_blocks(*blocks, progress=progress)
         return _fit(problem, settings, progress)
 
 
@@ -280,13 +282,11 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     if problem.backend == "cuda" and settings.memory_limit is None:
         settings = replace(settings, memory_limit=device_memory())
     once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
-    if once and settings.solver in ("dual", "qr", "pcg", "blocks"):
+    if once and settings.solver in ("dual", "qr", "pcg"):
         raise ValueError(
             f"solver: {settings.solver!r} reads the data again, and an iterator can be read only "
             "once; give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
         )
-    if (blocks := as_blocks(problem, settings)) is not None:
-        return fit_blocks(*blocks, progress=progress)
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)

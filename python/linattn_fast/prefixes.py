@@ -36,18 +36,9 @@ def together(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Which columns of (rows, d) are true in one row, (d, d)."""
     if present.mean() < _SPARSE:
         few = csr_matrix(present, dtype=np.int64)
-        return np.asarray((few.T @ few).toarray() > 0)
+        return np.asarray(csr_matrix(few.T @ few).toarray() > 0)
     counts = present.astype(np.float32)
     return np.asarray(counts.T @ counts > 0)
-
-
-def _beginnings(tokens: Tokens) -> Numbers:
-    """A number for each sequence, (N,), the same for those that begin at one place in memory."""
-    if not isinstance(tokens.storage, tuple):
-        return np.arange(len(tokens))
-    known: dict[tuple[object, ...], int] = {}
-    places = ((a.__array_interface__["data"][0], a.strides) for a in tokens.storage)
-    return np.array([known.setdefault(place, len(known)) for place in places], dtype=np.intp)
 
 
 def _longest(beginnings: Numbers, lengths: Numbers) -> Numbers:
@@ -62,7 +53,7 @@ def _longest(beginnings: Numbers, lengths: Numbers) -> Numbers:
 def distinct_rows(tokens: Tokens) -> Iterator[Array]:
     """Yield all tokens of a batch, (rows, d) at a time, those of common prefixes once."""
     waiting: list[Array] = []
-    for i in _longest(_beginnings(tokens), tokens.lengths):
+    for i in _longest(tokens.beginnings, tokens.lengths):
         waiting.append(tokens.sequence(int(i)))
         if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
             yield np.concatenate(waiting)
@@ -86,8 +77,6 @@ class Samples:
     """Samples of a batch on the host."""
 
     tokens: Tokens
-    beginnings: Numbers
-    """Of each sequence."""
     sequences: Numbers
     """i of each sample, (M,)."""
     lengths: Numbers
@@ -98,27 +87,21 @@ class Samples:
     @classmethod
     def of(cls, tokens: Tokens, positions: Positions) -> Samples:
         """All samples of a batch, in their order."""
-        lengths, beginnings = tokens.lengths, _beginnings(tokens)
+        lengths = tokens.lengths
         if positions == "last":
-            return cls(tokens, beginnings, np.arange(len(tokens)), lengths, lengths - 1)
+            return cls(tokens, np.arange(len(tokens)), lengths, lengths - 1)
         sequences = np.repeat(np.arange(len(tokens)), lengths)
         starts = np.cumsum(lengths) - lengths
         steps = np.arange(len(sequences)) - starts[sequences]
         ends = steps + 1 if positions == "causal" else lengths[sequences]
-        return cls(tokens, beginnings, sequences, ends, steps)
+        return cls(tokens, sequences, ends, steps)
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def take(self, rows: Numbers | slice) -> Samples:
         """Some of them."""
-        return Samples(
-            self.tokens,
-            self.beginnings,
-            self.sequences[rows],
-            self.lengths[rows],
-            self.queries[rows],
-        )
+        return Samples(self.tokens, self.sequences[rows], self.lengths[rows], self.queries[rows])
 
     def parts(self, rows: int) -> Iterator[tuple[slice, Samples]]:
         """So many at a time."""
@@ -143,7 +126,7 @@ class Samples:
         sums = np.empty((len(self), len(pairs)))
         used = np.unique(pairs)
         j, k = np.searchsorted(used, pairs.T)
-        base = self.beginnings[self.sequences]
+        base = self.tokens.beginnings[self.sequences]
         longest = _longest(base, self.lengths)  # one sample of each beginning
         place = np.empty(int(base.max()) + 1 if len(base) else 0, dtype=np.intp)
         place[base[longest]] = np.arange(len(longest))

@@ -6,11 +6,11 @@ is zero for every u and v where l and m are in different groups: of one-hot quer
 coordinate is a group of its own. p = n_pairs n_queries features then fall into blocks of
 n_pairs |group|, and factorising costs the sum of the cubes of the blocks instead of the cube of p.
 
-Of accumulated sums, groups are read off the sums: l and m are in one group when an entry that joins them is
-not exactly zero, or a chain of such entries leads from one to the other. Coordinates that do occur
-together but whose products cancel, to the last bit and for every u and v, are apart as well, and
-rightly: the matrix that is factorised has these zeros. Of data at hand, groups are read off the
-queries themselves: l and m are in one group when some query has both.
+Groups of accumulated moments are read off the sums: l and m are in one group when an entry that
+joins them is not exactly zero, or a chain of such entries leads from one to the other. Coordinates
+that do occur together but whose products cancel, to the last bit and for every u and v, are apart
+as well, and rightly: the matrix that is factorised has these zeros. Groups of data at hand are read
+off the queries themselves: l and m are in one group when some query has both.
 """
 
 from __future__ import annotations
