@@ -60,9 +60,9 @@ def certificate_of_blocks(
     if rank == p:
         extremes = [extreme_eigenvalues(block.coverage.factor) for block in ranges]
         smallest, largest = min(low for low, _ in extremes), max(high for _, high in extremes)
-        for i, block in enumerate(partition.blocks):
+        for i, each in enumerate(ranges):
             proofs[i] = _prove(
-                partition, block, extremes[i][0], tokens, weights, positions, backend, limit
+                partition, each.block, extremes[i][0], tokens, weights, positions, backend, limit
             )
         bound = min(proof.bound for proof in proofs)
     verdict, evidence = _worst(partition, ranges, proofs)
@@ -82,7 +82,8 @@ def _worst(
     """The verdict on the whole is the worst on a block, and so is the evidence."""
     order: tuple[Verdict, ...] = ("not identifiable", "undecided", "identifiable")
     judged = []
-    for block, found, proof in zip(partition.blocks, ranges, proofs, strict=True):
+    for found, proof in zip(ranges, proofs, strict=True):
+        block = found.block
         n, p = len(block.rows), len(found.columns)
         if n < p:
             counted = f"proved by counting: {n} samples are fewer than the {p} features"

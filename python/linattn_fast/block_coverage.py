@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from .coverage import BATCH_BYTES, Coverage
 from .features import Features
 from .non_finite import non_finite_error
 from .prefixes import Numbers, Samples
+from .query_blocks import QueryBlock
 from .tokens import Floats, Positions, Tokens
 
 Judge = Callable[[Coverage, Floats], Floats]
@@ -28,6 +28,7 @@ Judge = Callable[[Coverage, Floats], Floats]
 class BlockRange:
     """The range of one block."""
 
+    block: QueryBlock
     columns: Numbers
     """Its features among all, those that some sample has, (p_b,)."""
     coverage: Coverage
@@ -48,11 +49,6 @@ class BlockCoverage:
     def tolerance(self) -> float:
         """Residuals up to this count as zero: the largest of the blocks."""
         return max((block.coverage.tolerance for block in self.blocks), default=0.0)
-
-    @cached_property
-    def _queries(self) -> list[Numbers]:
-        """Of each block, among those of the features."""
-        return [np.unique(block.columns % self.features.n_queries) for block in self.blocks]
 
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
         """Distance of each query's features from the range, relative: (rows,).
@@ -109,9 +105,10 @@ class BlockCoverage:
     def _touched(self, present: npt.NDArray[np.bool_]) -> Iterator[tuple[Numbers, BlockRange]]:
         """Blocks that some query touches, with the rows of those queries."""
         used = np.asarray(present.any(axis=0))
-        for queries, block in zip(self._queries, self.blocks, strict=True):
+        for each in self.blocks:
+            queries = each.block.queries
             if used[queries].any():
-                yield np.flatnonzero(present[:, queries].any(axis=1)), block
+                yield np.flatnonzero(present[:, queries].any(axis=1)), each
 
     def least_determined(self, k: int) -> tuple[Floats, Floats]:
         """The k directions (k, p) along which the data says least, and their mean squares (k,).

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .assembling import assemble
+from .backend import sizes_of
 from .block_certificate import certificate_of_blocks
 from .block_coverage import BlockRange
 from .block_solver import BlockSolution, Factor, factorise_block, solve_block
@@ -21,9 +22,10 @@ from .coverage import Coverage
 from .features import feature_count
 from .machine import usable_memory
 from .memory import as_memory_limit, require_memory
+from .non_finite import non_finite_error
 from .problem import Problem, Settings, Stages
 from .progress import Bar
-from .query_blocks import BlockRows, Partition
+from .query_blocks import SUMS_BYTES, BlockRows, Partition
 from .refine import Solution
 from .result import Fit
 from .solve import SpectralFactor
@@ -37,11 +39,12 @@ def blocks_bytes(partition: Partition, d_out: int) -> int:
     p, n = partition.features_at_most, partition.samples_of_each
     if len(p) == 0:
         return 8 * d_out * partition.features.count
-    sums = 8 * len(partition.pairs) * int(n.max())
+    sums = 8 * len(partition.pairs) * n
     # Rows, a scaled copy and targets; the Gram, its copies and LAPACK's work space; what is kept
     working = int((8 * (n * (3 * p + 2 * d_out) + 5 * p * p)).max())
     kept = int((8 * p * np.minimum(n, p)).sum())
-    return (256 << 20) + 2 * sums + working + kept + 16 * d_out * partition.features.count
+    formed = max(int(sums.max()), min(int(sums.sum()), SUMS_BYTES)) + int(sums.max())
+    return formed + working + kept + 16 * d_out * partition.features.count
 
 
 def fit_blocks(
@@ -68,11 +71,17 @@ def fit_blocks(
     coefficients = np.zeros((d_out, features.count))
     ranges: list[BlockRange] = []
     energy, error = _energies(y, partition)
+    if not np.isfinite(energy):  # then, with finite features, so are all products
+        sizes = sizes_of(problem.targets, problem.weights)
+        raise non_finite_error(problem.tokens, others=sizes)
     condition, ways, done = 1.0, Counter[str](), 0
     steps: tuple[float, ...] = ()
     with Bar(problem.n_samples, "blocks", progress) as report, stages.timed("solve"):
         for rows in partition.rows():
             Y = rows.root[:, None] * y[rows.block.rows]
+            if len(rows.columns) == 0:
+                error += float((Y**2).sum())
+                continue
             solution = solve_block(rows.H, Y, float(settings.alpha))
             coefficients[:, rows.columns] = solution.coefficients
             error += solution.squared_error
@@ -103,7 +112,7 @@ def fit_blocks(
     how = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
     return assemble(
         Solution(coefficients, steps, error),
-        f"{why}: {how or 'none has a sample'}",
+        f"{why}: {how or 'no query has a feature'}",
         condition,
         "blocks",
         certificate,
@@ -121,9 +130,10 @@ def fit_blocks(
 
 def _energies(y: Array, partition: Partition) -> tuple[float, float]:
     """Mean of w ||y||^2 over all samples, and the part of those that query nothing."""
-    squares = (y.astype(np.float64, copy=False) ** 2).sum(axis=1) / partition.total_weight
-    if partition.weights is not None:
-        squares *= partition.weights
+    with np.errstate(over="ignore"):
+        squares = (y.astype(np.float64, copy=False) ** 2).sum(axis=1) / partition.total_weight
+        if partition.weights is not None:
+            squares *= partition.weights
     idle = np.ones(len(squares), dtype=bool)
     for block in partition.blocks:
         idle[block.rows] = False
@@ -147,7 +157,8 @@ def certify_blocks(
     done = 0
     with Bar(len(partition.samples), "blocks", progress) as report:
         for rows in partition.rows():
-            ranges.append(_range(rows, factorise_block(rows.H), partition))
+            if len(rows.columns):
+                ranges.append(_range(rows, factorise_block(rows.H), partition))
             done += len(rows.H)
             if report is not None:
                 report(done)
@@ -174,5 +185,5 @@ def _range(rows: BlockRows, factor: Factor, partition: Partition) -> BlockRange:
             factor.margin,
             factor.name,
         )
-    diagonal = (rows.H**2).sum(axis=0)
-    return BlockRange(rows.columns, Coverage(factor, diagonal, partition.features))
+    coverage = Coverage(factor, rows.diagonal, partition.features)
+    return BlockRange(rows.block, rows.columns, coverage)

@@ -8,7 +8,7 @@ With H = sqrt(w / W) h (n, p) and Y = sqrt(w / W) y, the block's part of Lambda 
 2. Of a singular H'H, its eigenvectors, where they leave no doubt: eigenvalues that count are all
    above ``CLEAR`` of the largest, and H itself is zero along the others, to the level at which
    singular values of H count as zero. (A Gram alone cannot tell a singular value of 1e-8 from
-   zero; H can.) One-hot data is like that.
+   zero; H can.) One-hot data is like that. Of fewer samples than features, from H H'.
 3. Orthogonal transformations of H (:mod:`linattn_fast.orthogonal`), which need no Gram.
 """
 
@@ -81,14 +81,15 @@ def solve_block(H: Floats, Y: Floats, alpha: float) -> BlockSolution:
 def _solve(H: Floats, Y: Floats, alpha: float) -> tuple[Floats, Factor]:
     """C' (p, d_out) before refinement, and the factorisation it comes from."""
     n, p = H.shape
+    factor: Factor | str | None = None
     if n >= p or alpha > 0:
         gram = H.T @ H
         add_to_diagonal(gram, alpha)
-        factor: Factor | str | None = try_cholesky(gram.copy(), n)
-        if isinstance(factor, str):
-            factor = _clear_range(H, gram, n) if alpha == 0 else None
-        if factor is not None:
-            return factor.solve(H.T @ Y), factor
+        factor = try_cholesky(gram, n)
+    if not isinstance(factor, CholeskyFactor) and alpha == 0:
+        factor = _clear_range(H)
+    if isinstance(factor, CholeskyFactor | SpectralFactor):
+        return factor.solve(H.T @ Y), factor
     diagonal = (H**2).sum(axis=0) + alpha
     C, spectral = solve_rows(_pieces(H, Y), n, alpha, diagonal, Y.shape[1])
     return C.T, spectral
@@ -102,23 +103,30 @@ def _pieces(H: Floats, Y: Floats) -> Iterator[Floats]:
         yield np.concatenate([H[rows], Y[rows]], axis=1)
 
 
-def _clear_range(H: Floats, gram: Floats, n: int) -> SpectralFactor | None:
-    """Eigenvectors of H'H, overwritten, or None where they leave doubt what its range is."""
-    p = len(gram)
-    diagonal = gram.diagonal()
-    if not diagonal.max() <= _LIKE_SCALES * diagonal.min():
+def _clear_range(H: Floats) -> SpectralFactor | None:
+    """Eigenvectors of H'H, or None where they leave doubt what its range is.
+
+    Of fewer rows than columns, from those of H H': with H H' u = w u, H'u / sqrt(w) is one of H'H.
+    """
+    n, p = H.shape
+    squares = np.einsum("ij,ij->j", H, H)
+    if not squares.max() <= _LIKE_SCALES * squares.min():
         return None
-    values, vectors, scale = eigenpairs(gram, scaled=False)
-    level = rounding_level(p, n)
-    rank = int((values > CLEAR * values[-1]).sum())
-    if not values[p - rank - 1] <= MARGIN * level * values[-1]:
+    X = H if n >= p else H.T  # tall
+    values, vectors, _ = eigenpairs(X.T @ X, scaled=False)
+    level, largest = rounding_level(p, n), values[-1]
+    rank = int((values > CLEAR * largest).sum())
+    real, kept, null = values[-rank:], vectors[:, -rank:], vectors[:, :-rank]
+    if (values[:-rank] > MARGIN * level * largest).any():
         return None
-    kept, null = vectors[:, p - rank :], vectors[:, : p - rank]
-    allowed = MARGIN * max(n, p) * EPS * float(np.sqrt(values[-1]))
-    left = H @ null
+    allowed = MARGIN * max(n, p) * EPS * float(np.sqrt(largest))
+    left = X @ null
     if np.linalg.norm(left) > allowed:  # rounding tilts null vectors by eps over the gap; undo that
-        null = null - kept @ ((kept.T @ (H.T @ left)) / values[p - rank :, None])
-        left = H @ null
+        null = null - kept @ ((kept.T @ (X.T @ left)) / real[:, None])
+        left = X @ null
         if np.linalg.norm(left) > allowed:
             return None
-    return SpectralFactor(values, kept, scale, None, None, level, MARGIN * level)
+    if n < p:
+        kept = (H.T @ kept) / np.sqrt(real)
+        values = np.concatenate([np.zeros(p - n), values])
+    return SpectralFactor(values, kept, np.ones(p), None, None, level, MARGIN * level)

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .features import Features
-from .non_finite import non_finite_error
+from .non_finite import non_finite_error, underflow_error
 from .prefixes import Numbers, Samples, distinct_rows, occurring_pairs
 from .query_groups import Group, groups_of_samples
 from .tokens import Floats, Positions, Tokens, total_weight
 
-_SUMS_BYTES = 256 << 20
+SUMS_BYTES = 256 << 20
 """Of s of the blocks that are looked at together: their running sums are formed once."""
 
 
@@ -49,6 +49,8 @@ class BlockRows:
     """sqrt(w / W) h of these features, (rows, p_b)."""
     root: Floats
     """sqrt(w / W), (rows,)."""
+    diagonal: Floats
+    """Of H'H, (p_b,), all positive."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,20 @@ class Partition:
         return np.array([len(block.rows) for block in self.blocks], np.int64)
 
     def rows(self) -> Iterator[BlockRows]:
-        """Form the rows of each block in turn."""
+        """Form the rows of each block in turn; raises where all squares of features underflow."""
+        lost, found = False, 0
         for together in self._together():
             order = np.concatenate([block.rows for block in together])
             s = self.samples.take(order).pair_sums(self.features.pairs[self.pairs])
             last = 0
             for block in together:
                 first, last = last, last + len(block.rows)
-                yield self._rows_of(block, s[first:last])
+                rows, less = self._rows_of(block, s[first:last])
+                lost |= less
+                found += len(rows.columns)
+                yield rows
+        if lost and not found:
+            raise underflow_error(self.samples.tokens)
 
     def _together(self) -> Iterator[list[QueryBlock]]:
         """Blocks whose s fit in a few megabytes."""
@@ -91,7 +99,7 @@ class Partition:
         size = 0
         for block in self.blocks:
             more = 8 * len(block.rows) * len(self.pairs)
-            if waiting and size + more > _SUMS_BYTES:
+            if waiting and size + more > SUMS_BYTES:
                 yield waiting
                 waiting, size = [], 0
             waiting.append(block)
@@ -99,22 +107,25 @@ class Partition:
         if waiting:
             yield waiting
 
-    def _rows_of(self, block: QueryBlock, s: Floats) -> BlockRows:
+    def _rows_of(self, block: QueryBlock, s: Floats) -> tuple[BlockRows, bool]:
+        """Rows from s (rows, n_pairs), and whether features are left out that underflow."""
         features = self.features
-        taken = self.samples.take(block.rows)
-        z = taken.query_tokens()[:, features.queries[block.queries]]
+        z = self.samples.take(block.rows).query_tokens()[:, features.queries[block.queries]]
         w = np.ones(len(s)) if self.weights is None else self.weights[block.rows]
         root = np.sqrt(w / self.total_weight)
         seen = np.flatnonzero(s.any(axis=0))
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             H = (s[:, seen, None] * (root[:, None] * z)[:, None, :]).reshape(len(s), -1)
-        if not np.isfinite(H).all():
+            diagonal = np.einsum("ij,ij->j", H, H)
+        if not np.isfinite(diagonal).all():
             raise non_finite_error(self.samples.tokens)
-        columns = self.pairs[seen][:, None] * features.n_queries + block.queries
-        nonzero = H.any(axis=0)
-        if not nonzero.all():
-            H = np.ascontiguousarray(H[:, nonzero])
-        return BlockRows(block, columns.reshape(-1)[nonzero], H, root)
+        columns = (self.pairs[seen][:, None] * features.n_queries + block.queries).reshape(-1)
+        kept = diagonal > 0
+        lost = False
+        if not kept.all():
+            lost = bool(H[:, ~kept].any())
+            H, columns, diagonal = np.ascontiguousarray(H[:, kept]), columns[kept], diagonal[kept]
+        return BlockRows(block, columns, H, root, diagonal), lost
 
 
 def partition(
