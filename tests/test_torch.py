@@ -113,6 +113,22 @@ def test_a_loader_is_a_stream(rng):
     np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-9)
 
 
+def test_tensors_stand_beside_dask_arrays_and_in_delayed_batches(rng):
+    dask = library("dask")
+    arrays = library("dask.array")
+    import linattn_fast.dask as lad
+
+    Z, y = rng.standard_normal((60, 4, 2)), rng.standard_normal((60, 1))
+    expected = la.Moments(2, 1).update(Z, y)
+    batches = [dask.delayed((torch.tensor(Z[k::2]), torch.tensor(y[k::2]))) for k in range(2)]
+    with dask.config.set(scheduler="synchronous"):
+        beside = lad.moments(arrays.from_array(Z, chunks=(20, 4, 2)), torch.tensor(y))
+        inside = lad.moments(batches)
+    for found in (beside, inside):
+        assert found.n_samples == 60
+        np.testing.assert_allclose(found.cross(), expected.cross(), rtol=1e-11, atol=1e-11)
+
+
 def test_scikit_learns_folds_cut_tensors(rng):
     selection = library("sklearn.model_selection")
     heads = plant(rng, 2, 1, 1)

@@ -21,6 +21,10 @@ except ImportError as error:
     ) from error
 
 
+_CHUNK = 16
+"""Tokens of a causal sequence that are taken together, at least."""
+
+
 class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
     """A linear attention layer with parameters V and Q. Made by :meth:`Heads.to_torch`.
 
@@ -109,18 +113,19 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         one number for each pair of tokens; what lies before it is in one S for each chunk. So no
         intermediate is larger than the queries, (..., H, n, d), once d is 16 or more.
         """
-        n, d = Z.shape[-2:]
-        size = min(n, max(d, 16))
-        padded = nn.functional.pad(Z, (0, 0, 0, -n % size))
-        chunks = padded.unflatten(-2, (-1, size))  # (..., m, c, d)
+        n, (H, d_out, d) = Z.shape[-2], self.V.shape
+        size = min(n, max(d, _CHUNK))
+        chunks = nn.functional.pad(Z, (0, 0, 0, -n % size)).unflatten(-2, (-1, size))
         own = chunks.mT @ chunks  # (..., m, d, d)
         before = nn.functional.pad(own[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(-3)
-        keys = chunks.unsqueeze(-3)  # (..., m, 1, c, d)
-        queries = keys @ self.Q.mT  # (..., m, H, c, d)
-        within = (queries @ keys.mT).tril() @ keys
-        context = queries @ before.unsqueeze(-3) + within  # (..., m, H, c, d)
-        y = torch.einsum("haj,...htj->...ta", self.V, context)
-        return y.flatten(-3, -2)[..., :n, :]
+        # Heads lie side by side, so that all of them are in one product: rows (t, h).
+        queries = (chunks @ self.Q.reshape(H * d, d).mT).unflatten(-1, (H, d)).flatten(-3, -2)
+        scores = queries @ chunks.mT  # (..., m, c H, c)
+        seen = torch.ones(size, size, dtype=torch.bool, device=Z.device).tril()
+        scores = scores.masked_fill(~seen.repeat_interleave(H, dim=0), 0.0)
+        context = queries @ before + scores @ chunks  # (..., m, c H, d)
+        rows = context.unflatten(-2, (size, H)).flatten(-2).flatten(-3, -2)[..., :n, :]
+        return rows @ self.V.mT.reshape(H * d, d_out)
 
     def _require_tokens(self, Z: Any, name: str) -> None:
         d, dtype = self.V.shape[-1], self.V.dtype
