@@ -22,6 +22,7 @@ from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
 from .device import device_memory, device_of, on_device
+from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
 from .machine import usable_memory
@@ -30,7 +31,7 @@ from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .pcg import Pcg
-from .problem import Settings, Stages
+from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
@@ -284,6 +285,10 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
+        if isinstance(problem, Problem):
+            exact = fit_exact_part(problem, settings)
+            if exact is not None:
+                return exact
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
         loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)

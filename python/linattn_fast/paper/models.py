@@ -5,11 +5,12 @@ their learning rate or their number of heads share every call. A *family* says h
 
     parameters   of one learning rate, a row for each seed     name -> (S, ..)
     inputs       what it needs of the tokens (S, N, T, d)      tensors (S, N, ..)
-    outputs      of parameters (S, L, ..) and inputs (S, B, ..)         (S, L, M, B, T)
+    outputs      of parameters (S, L, ..) and inputs (S, B, ..)         (S, L, M, B, R)
 
-S seeds, L learning rates, M models of the family, B sequences of T tokens. Every entry along S, L
-and M is a model of its own: none sees the others, and a family with S = L = M = 1 is one model
-alone. Attention is causal and divided by T:
+S seeds, L learning rates, M models of the family, B sequences of T tokens with R numbers to predict
+in each. Every entry along S, L and M is a model of its own: none sees the others, and a family with
+S = L = M = 1 is one model alone. Attention is divided by T; where it is causal, as in all but
+:class:`ManyHeads` for the last token,
 
     y_t = (1/T) sum_h V_h S_t Q_h z_t        S_t = sum_(s <= t) z_s z_s'
 """
@@ -42,7 +43,7 @@ class Family(Protocol):
         """What ``outputs`` takes of the tokens (S, N, T, d), computed once; (S, N, ..) each."""
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """(S, L, M, B, T)."""
+        """(S, L, M, B, R)."""
 
 
 def _gaussian(
@@ -85,6 +86,7 @@ class LinearAttention:
 
     layers: int = 1
     heads: int = 1
+    d_out: int = 1
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class LinearAttention:
         """V so large that the output of a layer is about as large as its input."""
         found = {}
         for i in range(self.layers):
-            d_out = 1 if i == self.layers - 1 else d
+            d_out = self.d_out if i == self.layers - 1 else d
             scale = 1 / math.sqrt(d * self.heads)
             found[f"V{i}"] = _gaussian(generators, (self.heads, d_out, d), scale)
             found[f"Q{i}"] = _gaussian(generators, (self.heads, d, d), 1 / math.sqrt(d))
@@ -112,20 +114,23 @@ class LinearAttention:
         for i in range(self.layers):
             attended = linear_attention(parameters[f"V{i}"], parameters[f"Q{i}"], x)
             x = attended if i == self.layers - 1 else x + attended
-        return x.squeeze(-1).unsqueeze(2)
+        return x.flatten(-2).unsqueeze(2)
 
 
 @dataclass(frozen=True)
 class ManyHeads:
-    """Single layers with different numbers of heads, through the running sums S_t.
+    """Single layers with different numbers of heads, through the sums S_t.
 
     The sum over heads is taken before the data is touched, which costs the same for any number of
     them and gives what :class:`LinearAttention` gives, gradients included:
 
-        y_t = sum_l z_t[l] <M_l, S_t>        M[j, k, l] = (1/T) sum_h V_h[j] Q_h[k, l]
+        y_t = sum_l z_t[l] <M_l, S_t> / T        M[j, k, l] = sum_h V_h[j] Q_h[k, l]
     """
 
     heads: tuple[int, ...]
+    d_out: int = 1
+    causal: bool = True
+    """Every token, which sees its prefix; else the last one alone, which sees all of them."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -133,33 +138,37 @@ class ManyHeads:
         return tuple(LinearAttention(1, heads).labels[0] for heads in self.heads)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
-        """Of every model in turn, as it has them alone; V (S, all heads, d), Q (.., d, d)."""
-        each = [LinearAttention(1, heads).parameters(d, T, generators) for heads in self.heads]
+        """Of every model in turn, as it has them alone; V (S, all heads, d_out, d), Q (.., d, d)."""
+        alone = [LinearAttention(1, heads, self.d_out) for heads in self.heads]
+        each = [one.parameters(d, T, generators) for one in alone]
         return {
-            "V": torch.cat([one["V0"][:, :, 0] for one in each], 1),
+            "V": torch.cat([one["V0"] for one in each], 1),
             "Q": torch.cat([one["Q0"] for one in each], 1),
         }
 
     def inputs(self, Z: Tensor) -> tuple[Tensor, ...]:
-        """z (S, N, T, d) and the pairs j <= k of S_t / T, (S, N, T, q)."""
+        """Queries z (S, N, t, d) and the pairs j <= k of S_t / T, (S, N, t, q); t is T or 1."""
         j, k = torch.triu_indices(Z.shape[-1], Z.shape[-1])
-        return Z, torch.cumsum(Z[..., j] * Z[..., k], 2) / Z.shape[2]
+        sums = torch.cumsum(Z[..., j] * Z[..., k], 2) / Z.shape[2]
+        return (Z, sums) if self.causal else (Z[:, :, -1:], sums[:, :, -1:])
+
+    def coefficients(self, parameters: Parameters) -> Tensor:
+        """C[a, (j,k), l] of every model, M with j and k swapped added: (S, L, M, d_out, q, d)."""
+        V, Q = parameters["V"], parameters["Q"]  # (S, L, all heads, d_out, d), (.., d, d)
+        products = V[..., None, None] * Q[..., None, None, :, :]  # (.., all heads, a, j, k, l)
+        M = torch.stack([part.sum(2) for part in products.split(list(self.heads), 2)], 2)
+        j, k = torch.triu_indices(V.shape[-1], V.shape[-1])
+        return M[..., j, k, :] + (j != k)[:, None] * M[..., k, j, :]
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         """One product with the pairs for all models."""
         z, s = inputs
-        V, Q = parameters["V"], parameters["Q"]  # (S, L, all heads, d), (.., d, d)
-        d, models = z.shape[-1], len(self.heads)
-        products = V[..., :, None, None] * Q.unsqueeze(-3)  # (S, L, all heads, d, d, d)
-        M = torch.stack([part.sum(2) for part in products.split(list(self.heads), 2)], 2)
-        j, k = torch.triu_indices(d, d)
-        both = M[..., j, k, :] + (j != k)[:, None] * M[..., k, j, :]  # (S, L, M, q, d)
-        S, L = both.shape[:2]
-        columns = both.permute(0, 3, 1, 2, 4).reshape(S, len(j), L * models * d)
-        mapped = s.flatten(1, 2) @ columns  # (S, B T, L M d)
-        mapped = mapped.reshape(*z.shape[:3], L * models, d)
-        y = (mapped * z.unsqueeze(3)).sum(-1)  # (S, B, T, L M)
-        return y.permute(0, 3, 1, 2).reshape(S, L, models, *z.shape[1:3])
+        C = self.coefficients(parameters)
+        S, L, M, a, q, d = C.shape
+        columns = C.permute(0, 4, 1, 2, 3, 5).reshape(S, q, L * M * a * d)
+        mapped = (s.flatten(1, 2) @ columns).reshape(*z.shape[:3], L * M * a, d)
+        y = (mapped * z.unsqueeze(3)).sum(-1)  # (S, B, t, L M a)
+        return y.unflatten(3, (L, M, a)).permute(0, 3, 4, 1, 2, 5).flatten(-2)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,20 @@ one takes is measured apart, alone.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ..certifying import certify
 from ..datasets import LayerDataset, random_linear_attention
+from ..features import Features
 from ..fitting import fit
 from ..machine import processor
-from ..result import Fit
 from ..threads import get_num_threads
 from ..tokens import Floats
 from .figure import Settings
@@ -26,6 +30,9 @@ from .kept import kept
 
 if TYPE_CHECKING:
     from .models import Family
+
+
+Result = TypeVar("Result")
 
 
 def require_torch() -> None:
@@ -88,20 +95,31 @@ class Curve:
 
 @dataclass(frozen=True)
 class Convex:
-    """The least-squares solution of one dimension, over the seeds."""
+    """The least-squares solution of one dimension, over the seeds.
+
+    Times are medians over seeds of the shortest of a few runs.
+    """
 
     d: int
     loss: float
     """Largest over seeds, relative to the variance of the targets."""
-    seconds: float
-    """From tokens to coefficients; the median over seeds of the shortest of a few runs."""
-    whole_seconds: float
-    """With the certificate and the heads."""
     distance: float
     """||p(theta) - p(theta_hat)||_F relative to ||p(theta)||_F, largest over seeds."""
-    verdict: str
-    lambda_min: float
+    seconds: float
+    """From tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
+    heads_seconds: float
+    """From tokens to coefficients and heads: ``fit(.., certify=False)``."""
     n_heads: int
+    """Most over seeds."""
+    proof_sequences: int
+    proof_seconds: float
+    """Certificate of that many sequences, which more data can only strengthen."""
+    proof: str
+    """Its verdict."""
+    whole_seconds: float
+    """``fit(..)``, with the heads and the certificate of all of the data."""
+    lambda_min: float
+    """Of all of the data, least over seeds."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +226,7 @@ def _trained(
         return {"losses": train(training, epochs, steps).tolist()}
 
     setting = {
-        "seed": settings.seed, "d": d, "model": str(family), "batch": batch, "epochs": epochs,
+        "seed": settings.seed, "d": d, "models": list(family.labels), "batch": batch, "epochs": epochs,
         "sequences": plan.sequences, "length": plan.length, "rates": list(plan.rates),
         "seeds": plan.seeds,
     }  # fmt: skip
@@ -226,7 +244,7 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
 
         use_threads()
         data = data_sets(plan, d, settings.seed)
-        convex = asdict(_solve(d, data))
+        convex = asdict(_solve_all(d, plan, data))
         Z, y = as_tensors([data[0].Z]), as_tensors([data[0].y[..., 0]])
         models: list[Family] = [LinearAttention(1, heads) for heads in plan.heads]
         models += [LinearAttention(layers) for layers in plan.layers]
@@ -248,46 +266,58 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
     return kept(settings, f"times-{size}-d{d}", setting, make)
 
 
-def _shortest(work: Any, repeats: int) -> tuple[float, Fit]:
-    """Seconds of the shortest of a few runs, and its result."""
-    best, result = np.inf, None
+def _shortest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
+    """Seconds of the shortest of a few runs, and the result."""
+    times = []
     for _ in range(repeats):
         start = time.perf_counter()
         result = work()
-        best = min(best, time.perf_counter() - start)
-    assert result is not None
-    return best, result
+        times.append(time.perf_counter() - start)
+    return min(times), result
 
 
-def _solve(d: int, data: list[LayerDataset]) -> Convex:
-    """Least squares on the data of every seed."""
-    found: list[dict[str, Any]] = []
-    for Z, y, truth in data:
-        repeats = 5 if d <= 8 else 1
-        seconds, alone = _shortest(
-            lambda Z=Z, y=y: fit(Z, y, positions="causal", heads=None, certify=False), repeats
-        )
-        whole_seconds, whole = _shortest(
-            lambda Z=Z, y=y: fit(Z, y, positions="causal"), repeats
-        )
-        assert whole.heads is not None
-        assert whole.certificate is not None
-        rest = np.asarray(alone.predict(Z, positions="causal")) - y
-        C = truth.coefficients()
-        found.append(
-            {"loss": float((rest**2).mean() / y.var()), "seconds": seconds,
-             "whole_seconds": whole_seconds, "verdict": whole.certificate.verdict,
-             "lambda_min": whole.certificate.lambda_min, "n_heads": len(whole.heads),
-             "distance": float(np.linalg.norm(alone.coefficients - C) / np.linalg.norm(C))}
-        )  # fmt: skip
-    verdicts = {one["verdict"] for one in found}
+def _solve(data: LayerDataset, proof_sequences: int, repeats: int) -> dict[str, Any]:
+    """Least squares on the data of one seed."""
+    Z, y, truth = data
+    solve = partial(fit, Z, y, positions="causal")
+    seconds, layer = _shortest(partial(solve, heads=None, certify=False), repeats)
+    heads_seconds, recovered = _shortest(partial(solve, certify=False), repeats)
+    proof_seconds, proof = _shortest(
+        partial(certify, Z[:proof_sequences], positions="causal"), repeats
+    )
+    whole_seconds, whole = _shortest(solve, max(1, repeats // 2))
+    assert recovered.heads is not None  # both were asked for
+    assert whole.certificate is not None
+    rest = np.asarray(layer.predict(Z, positions="causal")) - y
+    C = truth.coefficients()
+    return {
+        "loss": float((rest**2).mean() / y.var()),
+        "distance": float(np.linalg.norm(layer.coefficients - C) / np.linalg.norm(C)),
+        "seconds": seconds, "heads_seconds": heads_seconds, "n_heads": len(recovered.heads),
+        "proof_seconds": proof_seconds, "proof": proof.verdict,
+        "whole_seconds": whole_seconds, "lambda_min": whole.certificate.lambda_min,
+    }  # fmt: skip
+
+
+def _solve_all(d: int, plan: Plan, data: list[LayerDataset]) -> Convex:
+    """Over the seeds."""
+    samples = 4 * Features(d).count
+    proof_sequences = min(plan.sequences, max(8, -(-samples // plan.length)))
+    each = [_solve(one, proof_sequences, 7 if d <= 8 else 1) for one in data]
+
+    def of(combine: Callable[[list[Any]], Any], name: str) -> Any:
+        return combine([one[name] for one in each])
+
     return Convex(
         d=d,
-        loss=max(one["loss"] for one in found),
-        seconds=float(np.median([one["seconds"] for one in found])),
-        whole_seconds=float(np.median([one["whole_seconds"] for one in found])),
-        distance=max(one["distance"] for one in found),
-        verdict=" or ".join(sorted(verdicts)),
-        lambda_min=min(one["lambda_min"] for one in found),
-        n_heads=max(one["n_heads"] for one in found),
+        loss=of(max, "loss"),
+        distance=of(max, "distance"),
+        seconds=of(statistics.median, "seconds"),
+        heads_seconds=of(statistics.median, "heads_seconds"),
+        n_heads=of(max, "n_heads"),
+        proof_sequences=proof_sequences,
+        proof_seconds=of(statistics.median, "proof_seconds"),
+        proof=" or ".join(sorted(of(set, "proof"))),
+        whole_seconds=of(statistics.median, "whole_seconds"),
+        lambda_min=of(min, "lambda_min"),
     )

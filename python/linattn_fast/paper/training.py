@@ -37,7 +37,7 @@ class Training:
     family
         What is trained.
     Z, y
-        Tokens (S, N, T, d) and targets (S, N, T), a data set for each seed.
+        Tokens (S, N, T, d) and targets (S, N, R), a data set for each seed.
     rates
         Learning rates.
     batch
@@ -92,7 +92,7 @@ class Training:
         total, steps = torch.zeros(()), 0
         for indices in self._batches():
             inputs = tuple(one[seeds, indices] for one in self.inputs)
-            wanted = self.y[seeds, indices][:, None, None]  # (S, 1, 1, B, T)
+            wanted = self.y[seeds, indices][:, None, None]  # (S, 1, 1, B, R)
             found = self.family.outputs(self.parameters(), inputs)
             losses = ((found - wanted) ** 2).mean((-1, -2))  # (S, L, M)
             self.optimizer.zero_grad()
