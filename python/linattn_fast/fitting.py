@@ -297,13 +297,26 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     if settings.solver == "pcg":
         return fit_pcg(problem, settings, why, progress)
 
+    return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
+
+
+def _fit_by_factorising(
+    problem: Data,
+    settings: Settings,
+    why: str,
+    once: bool,
+    auto: bool,
+    progress: bool | Callable[[int, Any], object],
+) -> Fit:
+    """Fit from the Gram; ``once`` if the data can be read only once, ``auto`` if it was chosen."""
+    positions = problem.positions
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
     if once:
         return _fit_once(moments, settings, stages)
     few = problem.n_samples is None and moments.n_samples < moments.dimension  # known only now
-    if solver == "auto" and few:
+    if auto and few:
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
@@ -324,7 +337,7 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
             moments.required_weight(),
             partial(gradient_of, problem),
         )
-    chosen = why if solver == "auto" else ""
+    chosen = why if auto else ""
     return assemble_factorised(
         solution, choice, moments, settings, stages, why=chosen, problem=problem
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from ..cli.tables import seconds as in_words
 from ..cli.tables import table
 from .figure import Figure, Finding, Settings
@@ -92,11 +91,11 @@ def _text(experiment: Experiment, settings: Settings) -> str:
         "The convex solution against the fastest epoch of any trained model. Losses are training\n"
         "losses over the variance of the targets, the largest of all seeds.\n\n"
         f"{table(header, shown)}\n\n"
-        "coefficients: la.fit(Z, y, positions='causal', heads=None, certify=False), from tokens to\n"
-        "  coefficients; a part of the sequences determines the layer, and that it fits all of\n"
+        "coefficients: la.fit(Z, y, positions='causal', heads=None, certify=False), from tokens\n"
+        "  to coefficients; a part of the sequences determines the layer, and that it fits all of\n"
         "  them to rounding is checked, which is part of the time.\n"
-        "+ heads, proof: the same with heads, and la.certify of the first sequences, whose verdict\n"
-        f"  more data can only strengthen: {proofs}.\n"
+        "+ heads, proof: the same with heads, and la.certify of the first sequences, whose\n"
+        f"  verdict more data can only strengthen: {proofs}.\n"
         "with all: la.fit(Z, y, positions='causal'), heads and lambda_min of all of the data.\n"
         "fastest epoch: of one model alone, the shortest of a few epochs, batch "
         f"{' or '.join(map(str, plan.batches))}.\n\n"
@@ -126,9 +125,9 @@ FIGURE = Figure(
     title="a random head learned by AdamW and by least squares, over epochs and seconds",
     description="one random linear attention head, d = 2, 4, 8, 16, causal targets, 2,048 "
     "sequences of\n100 tokens. Multi-head and multi-layer linear attention and a small softmax "
-    "Transformer\ntrained by AdamW, against the convex solution: loss over epochs and over seconds. "
-    "Needs\nPyTorch; about half an hour on two cores, kept part by part in FOLDER/paper-runs and "
-    "shared\nwith fig3.",
+    "Transformer\ntrained by AdamW, against the convex solution: loss over epochs and "
+    "over seconds. Needs\nPyTorch; about half an hour on two cores, kept part by part in "
+    "FOLDER/paper-runs and shared\nwith fig3.",
     run=_run,
     require=require_torch,
 )

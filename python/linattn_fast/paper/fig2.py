@@ -24,13 +24,11 @@ from typing import Any
 import numpy as np
 
 from ..certifying import certify
-from ..cli.tables import seconds, table
+from ..cli.tables import table
 from ..datasets import LayerDataset, associative_memory
 from ..fitting import fit
-from ..machine import processor
-from ..threads import get_num_threads
 from ..tokens import Floats
-from .figure import Figure, Finding, Settings
+from .figure import Figure, Finding, Settings, machine
 
 _D, _SAMPLES, _NOISE = 4, 2**14, 0.01
 _TRAINED_MIXTURES = (0.95, 1.0)
@@ -200,7 +198,7 @@ def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
     axis.annotate(
         f"{100 * _TRAINED_MIXTURES[1]:g} % orthonormal, $\\lambda_{{min}}$ = 0:\n"
         "the loss falls, the layer stays another one",
-        (trained.losses[1].min(), float(lost.max()) * 1.25), fontsize=9, ha="right",
+        (trained.losses[1].min() / 4, float(lost.min())), fontsize=9, ha="left", va="center",
     )  # fmt: skip
     axis.invert_xaxis()
     axis.set(
@@ -208,7 +206,7 @@ def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
         xlabel=r"training loss / mean $\|y\|^2$ (training goes to the right)",
         ylabel="distance to the truth",
     )
-    axis.set_ylim(top=float(lost.max()) * 4)
+    axis.set_ylim(top=float(trained.distances.max()) * 3)
     axis.legend(
         fontsize=9, loc="lower left",
         title=f"solid: {100 * _TRAINED_MIXTURES[0]:g} %, dashed: 100 %",
@@ -235,8 +233,7 @@ def _text(
     part_a = (
         f"Associative memory: tables of {_D} keys and values, tokens in R^{2 * _D}, "
         f"{noisy[0]['dimension']} features, {_SAMPLES:,} samples,\n"
-        f"{plan.seeds} data sets at each mixture (seed {settings.seed}). {processor()}, "
-        f"{get_num_threads()} threads.\n\n"
+        f"{plan.seeds} data sets at each mixture (seed {settings.seed}). {machine()}.\n\n"
         f"(a) The convex solution, noise {_NOISE:g} on the targets. The distance "
         "||p(theta) - p(theta_hat)||_F falls as\n    lambda_min grows (means over data sets):\n\n"
         + table(["orthonormal", "lambda_min", "verdict", "distance", "expected"], shown)
@@ -260,8 +257,8 @@ def _text(
     return (
         f"{part_a}\n\n"
         f"(b) AdamW on {plan.trained_samples:,} samples without noise, {plan.epochs} epochs, "
-        f"{plan.trained_seeds} seed{'s' * (plan.trained_seeds > 1)}; loss relative to "
-        "mean ||y||^2 (geometric\n    mean over seeds), distance from the truth (least and most):\n\n"
+        f"{plan.trained_seeds} seed{'s' * (plan.trained_seeds > 1)}; loss relative to mean ||y||^2 "
+        "(geometric\n    mean over seeds), distance from the truth (least and most):\n\n"
         + table(["orthonormal", "lambda_min", "heads", "loss", "nearest", "farthest"], last)
     )
 

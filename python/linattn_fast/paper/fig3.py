@@ -50,8 +50,8 @@ def _text(experiment: Experiment, settings: Settings) -> str:
     header = ["d", "model", *(f"{batch}, {rate:g}" for batch, rate in ways)]
     return (
         f"{setting_of(experiment, settings)}\n\n"
-        "Loss after the last epoch over the variance of the targets (mean of log10 over seeds), by\n"
-        f"batch and learning rate:\n\n{table(header, rows)}"
+        "Loss after the last epoch over the variance of the targets (mean of log10 over seeds),\n"
+        f"by batch and learning rate:\n\n{table(header, rows)}"
     )
 
 

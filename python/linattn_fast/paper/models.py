@@ -46,10 +46,8 @@ class Family(Protocol):
         """(S, L, M, B, R)."""
 
 
-def _gaussian(
-    generators: Sequence[torch.Generator], shape: Sequence[int], scale: float
-) -> Tensor:
-    """(S, *shape), one generator a row, so that a seed gives the same model whoever is beside it."""
+def _gaussian(generators: Sequence[torch.Generator], shape: Sequence[int], scale: float) -> Tensor:
+    """(S, *shape), one generator a row: a seed gives the same model whoever is beside it."""
     return torch.stack([scale * torch.randn(*shape, generator=one) for one in generators])
 
 
@@ -138,7 +136,7 @@ class ManyHeads:
         return tuple(LinearAttention(1, heads).labels[0] for heads in self.heads)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
-        """Of every model in turn, as it has them alone; V (S, all heads, d_out, d), Q (.., d, d)."""
+        """Of every model in turn, as it has them alone: V (S, heads, d_out, d), Q (S, heads, d, d)."""
         alone = [LinearAttention(1, heads, self.d_out) for heads in self.heads]
         each = [one.parameters(d, T, generators) for one in alone]
         return {
@@ -158,7 +156,8 @@ class ManyHeads:
         products = V[..., None, None] * Q[..., None, None, :, :]  # (.., all heads, a, j, k, l)
         M = torch.stack([part.sum(2) for part in products.split(list(self.heads), 2)], 2)
         j, k = torch.triu_indices(V.shape[-1], V.shape[-1])
-        return M[..., j, k, :] + (j != k)[:, None] * M[..., k, j, :]
+        C: Tensor = M[..., j, k, :] + (j != k)[:, None] * M[..., k, j, :]
+        return C
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         """One product with the pairs for all models."""
@@ -167,8 +166,8 @@ class ManyHeads:
         S, L, M, a, q, d = C.shape
         columns = C.permute(0, 4, 1, 2, 3, 5).reshape(S, q, L * M * a * d)
         mapped = (s.flatten(1, 2) @ columns).reshape(*z.shape[:3], L * M * a, d)
-        y = (mapped * z.unsqueeze(3)).sum(-1)  # (S, B, t, L M a)
-        return y.unflatten(3, (L, M, a)).permute(0, 3, 4, 1, 2, 5).flatten(-2)
+        y = (mapped * z.unsqueeze(3)).sum(-1).reshape(*z.shape[:3], L, M, a)
+        return y.permute(0, 3, 4, 1, 2, 5).flatten(-2)  # (S, L, M, B, t a)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,9 @@ def run(plan: Plan, settings: Settings) -> Experiment:
             for batch in plan.batches:
                 losses = np.array(trained[d, name, batch])  # (S, L, M, epochs)
                 curves += [
-                    Curve(d, model, batch, rate, losses[:, r, m], times["epochs"][model][str(batch)])
+                    Curve(
+                        d, model, batch, rate, losses[:, r, m], times["epochs"][model][str(batch)]
+                    )
                     for m, model in enumerate(family.labels)
                     for r, rate in enumerate(plan.rates)
                 ]
@@ -226,9 +228,9 @@ def _trained(
         return {"losses": train(training, epochs, steps).tolist()}
 
     setting = {
-        "seed": settings.seed, "d": d, "models": list(family.labels), "batch": batch, "epochs": epochs,
-        "sequences": plan.sequences, "length": plan.length, "rates": list(plan.rates),
-        "seeds": plan.seeds,
+        "seed": settings.seed, "d": d, "models": list(family.labels), "batch": batch,
+        "epochs": epochs, "sequences": plan.sequences, "length": plan.length,
+        "rates": list(plan.rates), "seeds": plan.seeds,
     }  # fmt: skip
     size = "quick" if settings.quick else "full"
     losses = kept(settings, f"train-{size}-{name}-d{d}-batch{batch}", setting, make)["losses"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-
-from ..machine import processor
-from ..threads import get_num_threads
-from .figure import Settings
+from .figure import Settings, machine
 from .random_attention import Experiment
 
 
@@ -25,8 +22,8 @@ def setting_of(experiment: Experiment, settings: Settings) -> str:
         "AdamW in float32 without weight decay, learning rates "
         f"{' and '.join(f'{rate:g}' for rate in plan.rates)}, batches of "
         f"{' and '.join(map(str, plan.batches))} sequences,\n{plan.epochs} epochs of single "
-        f"layers, {plan.long_epochs} of deeper models and of the Transformer (one block, width 16).\n"
-        f"{processor()}, {get_num_threads()} threads, PyTorch {torch.__version__.split('+')[0]}."
+        f"layers, {plan.long_epochs} of deeper models and of the Transformer (one block, width "
+        f"16).\n{machine()}, PyTorch {torch.__version__.split('+')[0]}."
     )
 
 

@@ -96,7 +96,7 @@ class Training:
             found = self.family.outputs(self.parameters(), inputs)
             losses = ((found - wanted) ** 2).mean((-1, -2))  # (S, L, M)
             self.optimizer.zero_grad()
-            losses.sum().backward()  # type: ignore[no-untyped-call]  # PyTorch has no types there
+            losses.sum().backward()
             self.optimizer.step()
             total, steps = total + losses.detach(), steps + 1
         return (total / steps / self.variance[:, None, None]).numpy().astype(np.float64)
