@@ -83,10 +83,12 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
 
 def _part(problem: Problem, settings: Settings) -> int | None:
     """How many sequences to try; None where nothing is to be gained."""
+    features, positions, n = problem.features, problem.positions, problem.n_samples
     exact = settings.alpha == 0 and not settings.certify and not isinstance(settings.heads, int)
     if not exact or settings.solver not in ("auto", "pcg") or problem.backend == "cuda":
         return None
-    features, positions, n = problem.features, problem.positions, problem.n_samples
+    if positions == "all":  # whose Gram costs little more than a look at the data
+        return None
     wanted = max(_SAMPLES_PER_FEATURE * features.count, _LEAST_SAMPLES)
     if n < _LEAST_RATIO * wanted:
         return None
@@ -100,15 +102,10 @@ def _part(problem: Problem, settings: Settings) -> int | None:
     limit = as_memory_limit(settings.memory_limit)
     if memory > (usable_memory() if limit is None else limit):
         return None
-    few, columns = int(ends[sequences - 1]), len(problem.tokens)
-    sizes = (few, sequences), (n, columns)
     part, whole = (
-        predict(
-            features, problem.d_out, positions, samples,
-            many if positions == "all" else samples, proof=False,
-        )
-        for samples, many in sizes
-    )  # fmt: skip
+        predict(features, problem.d_out, positions, samples, samples, proof=False)
+        for samples in (int(ends[sequences - 1]), n)
+    )
     usual = whole.pcg if settings.solver == "pcg" else whole.cholesky
     return sequences if part.cholesky <= _WORTH * usual else None
 

@@ -136,7 +136,7 @@ class ManyHeads:
         return tuple(LinearAttention(1, heads).labels[0] for heads in self.heads)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
-        """Of every model in turn, as it has them alone: V (S, heads, d_out, d), Q (S, heads, d, d)."""
+        """V (S, all heads, d_out, d) and Q (S, all heads, d, d), each as the model has it alone."""
         alone = [LinearAttention(1, heads, self.d_out) for heads in self.heads]
         each = [one.parameters(d, T, generators) for one in alone]
         return {
