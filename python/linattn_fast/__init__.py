@@ -15,6 +15,7 @@ the fewest heads that have its coefficients are found
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from . import datasets
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
@@ -61,6 +62,7 @@ __all__ = [
     "choose_alpha",
     "convert",
     "cubic_features",
+    "datasets",
     "estimate_memory",
     "fit",
     "get_num_threads",

@@ -24,6 +24,7 @@ from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
 from .device import device_memory, device_of, on_device
+from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
 from .machine import usable_memory
@@ -32,7 +33,7 @@ from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .pcg import Pcg
-from .problem import Settings, Stages
+from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
@@ -298,6 +299,10 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
+        if isinstance(problem, Problem):
+            exact = fit_exact_part(problem, settings)
+            if exact is not None:
+                return exact
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
         loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
@@ -306,13 +311,26 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     if settings.solver == "pcg":
         return fit_pcg(problem, settings, why, progress)
 
+    return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
+
+
+def _fit_by_factorising(
+    problem: Data,
+    settings: Settings,
+    why: str,
+    once: bool,
+    auto: bool,
+    progress: bool | Callable[[int, Any], object],
+) -> Fit:
+    """Fit from the Gram; ``once`` if the data can be read only once, ``auto`` if it was chosen."""
+    positions = problem.positions
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
     if once:
         return _fit_once(moments, settings, stages)
     few = problem.n_samples is None and moments.n_samples < moments.dimension  # known only now
-    if solver == "auto" and few:
+    if auto and few:
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
@@ -333,7 +351,7 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
             moments.required_weight(),
             partial(gradient_of, problem),
         )
-    chosen = why if solver == "auto" else ""
+    chosen = why if auto else ""
     return assemble_factorised(
         solution, choice, moments, settings, stages, why=chosen, problem=problem
     )

@@ -1,0 +1,11 @@
+"""Every figure that ``linattn-fast paper`` makes."""
+
+from __future__ import annotations
+
+from . import fig1, fig2, fig3
+from .figure import Figure
+
+FIGURES: tuple[Figure, ...] = (fig1.FIGURE, fig2.FIGURE, fig3.FIGURE)
+"""In the order in which the help lists them."""
+
+BY_NAME: dict[str, Figure] = {figure.name: figure for figure in FIGURES}
