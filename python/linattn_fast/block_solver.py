@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .host_algebra import product
 from .orthogonal import solve_rows
 from .refine import refine
 from .solve import (
@@ -64,15 +65,16 @@ def factorise_block(H: Floats) -> Factor:
 def solve_block(H: Floats, Y: Floats, alpha: float) -> BlockSolution:
     """Best coefficients, of least norm."""
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
-    x, factor = _solve(H, Y[:, wanted], alpha)
+    targets = Y[:, wanted]
+    x, factor = _solve(H, targets, alpha)
     steps: tuple[float, ...] = ()
     if factor.name != "qr":
 
         def correction(x: Floats) -> Floats:
-            return factor.solve(H.T @ (Y[:, wanted] - H @ x) - alpha * x)
+            return _apply(factor, product(H.T, targets - product(H, x)) - alpha * x)
 
         x, steps = refine(x, correction)
-    error = float(((Y[:, wanted] - H @ x) ** 2).sum())
+    error = float(((targets - product(H, x)) ** 2).sum())
     coefficients = np.zeros((Y.shape[1], H.shape[1]))
     coefficients[wanted] = x.T
     return BlockSolution(coefficients, error, steps, factor)
@@ -83,16 +85,24 @@ def _solve(H: Floats, Y: Floats, alpha: float) -> tuple[Floats, Factor]:
     n, p = H.shape
     factor: Factor | str | None = None
     if n >= p or alpha > 0:
-        gram = H.T @ H
+        gram = product(H.T, H).T
         add_to_diagonal(gram, alpha)
         factor = try_cholesky(gram, n)
     if not isinstance(factor, CholeskyFactor) and alpha == 0:
         factor = _clear_range(H)
     if isinstance(factor, CholeskyFactor | SpectralFactor):
-        return factor.solve(H.T @ Y), factor
+        return _apply(factor, product(H.T, Y)), factor
     diagonal = (H**2).sum(axis=0) + alpha
     C, spectral = solve_rows(_pieces(H, Y), n, alpha, diagonal, Y.shape[1])
     return C.T, spectral
+
+
+def _apply(factor: Factor, b: Floats) -> Floats:
+    """(H'H + alpha I)^-1 b, or of short rank its pseudo-inverse, for b (p, k)."""
+    if isinstance(factor, CholeskyFactor):
+        return factor.solve(b)
+    inner = product(factor.vectors.T, b) / factor.values[-factor.rank :, None]
+    return product(factor.vectors, inner)  # no scale: see _clear_range
 
 
 def _pieces(H: Floats, Y: Floats) -> Iterator[Floats]:
@@ -101,6 +111,11 @@ def _pieces(H: Floats, Y: Floats) -> Iterator[Floats]:
     for first in range(0, len(H), step):
         rows = slice(first, first + step)
         yield np.concatenate([H[rows], Y[rows]], axis=1)
+
+
+def _norm(x: Floats) -> float:
+    """Frobenius norm, without numpy's BLAS."""
+    return float(np.sqrt((x**2).sum()))
 
 
 def _clear_range(H: Floats) -> SpectralFactor | None:
@@ -113,20 +128,21 @@ def _clear_range(H: Floats) -> SpectralFactor | None:
     if not squares.max() <= _LIKE_SCALES * squares.min():
         return None
     X = H if n >= p else H.T  # tall
-    values, vectors, _ = eigenpairs(X.T @ X, scaled=False)
+    values, vectors, _ = eigenpairs(product(X.T, X).T, scaled=False)
     level, largest = rounding_level(p, n), values[-1]
     rank = int((values > CLEAR * largest).sum())
     real, kept, null = values[-rank:], vectors[:, -rank:], vectors[:, :-rank]
     if (values[:-rank] > MARGIN * level * largest).any():
         return None
     allowed = MARGIN * max(n, p) * EPS * float(np.sqrt(largest))
-    left = X @ null
-    if np.linalg.norm(left) > allowed:  # rounding tilts null vectors by eps over the gap; undo that
-        null = null - kept @ ((kept.T @ (X.T @ left)) / real[:, None])
-        left = X @ null
-        if np.linalg.norm(left) > allowed:
+    left = product(X, null)
+    if _norm(left) > allowed:  # rounding tilts null vectors by eps over the gap; undo that
+        inner = product(kept.T, product(X.T, left)) / real[:, None]
+        null = null - product(kept, inner)
+        left = product(X, null)
+        if _norm(left) > allowed:
             return None
     if n < p:
-        kept = (H.T @ kept) / np.sqrt(real)
+        kept = product(H.T, kept) / np.sqrt(real)
         values = np.concatenate([np.zeros(p - n), values])
     return SpectralFactor(values, kept, np.ones(p), None, None, level, MARGIN * level)
