@@ -28,6 +28,7 @@ import numpy.typing as npt
 from .coverage import Coverage, coverage_of_samples, describe
 from .device import device_of, module_of, on_device, to_host
 from .features import Features
+from .libraries import conversion_to
 from .memory import require_memory
 from .moments import Moments
 from .solve import CholeskyFactor, SpectralFactor, factorise
@@ -142,6 +143,7 @@ class Certificate:
         offsets: object = ...,
         positions: Positions | None = ...,
         tol: float | None = ...,
+        like: object = ...,
         return_residual: Literal[False] = ...,
     ) -> Array | list[Array]: ...
     @overload
@@ -152,6 +154,7 @@ class Certificate:
         offsets: object = ...,
         positions: Positions | None = ...,
         tol: float | None = ...,
+        like: object = ...,
         return_residual: Literal[True],
     ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
     def covers(
@@ -162,6 +165,7 @@ class Certificate:
         positions: Positions | None = None,
         tol: float | None = None,
         return_residual: bool = False,
+        like: object = None,
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
@@ -178,6 +182,8 @@ class Certificate:
             that rounding makes in the range, at most 1e-2.
         return_residual
             Return that distance as well.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`.
 
         Returns
         -------
@@ -193,15 +199,23 @@ class Certificate:
         tokens, where = self._queries(Z, offsets, positions)
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
+        converted = conversion_to(like)
         coverage = self._coverage()
         residual = coverage.residuals(tokens, where)
         with on_device(self.device):
             covered = residual <= (coverage.tolerance if tol is None else tol)
-        answer = _per_query(covered, tokens, where)
-        return (answer, _per_query(residual, tokens, where)) if return_residual else answer
+        answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
+        return (
+            (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
+        )
 
     def leverage(
-        self, Z: object, *, offsets: object = None, positions: Positions | None = None
+        self,
+        Z: object,
+        *,
+        offsets: object = None,
+        positions: Positions | None = None,
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
@@ -209,7 +223,7 @@ class Certificate:
 
         Parameters
         ----------
-        Z, offsets, positions
+        Z, offsets, positions, like
             As for :meth:`covers`.
 
         Returns
@@ -218,7 +232,10 @@ class Certificate:
             (N,) for "last", otherwise one a token in the form of Z.
         """
         tokens, where = self._queries(Z, offsets, positions)
-        return _per_query(self._coverage().leverages(tokens, where), tokens, where)
+        converted = conversion_to(like)
+        leverages = self._coverage().leverages(tokens, where)
+        answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
+        return answer
 
     def error_bound(
         self,
@@ -229,12 +246,13 @@ class Certificate:
         confidence: float = 0.95,
         offsets: object = None,
         positions: Positions | None = None,
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Bound how far predictions at Z can be apart, in each output.
 
         Parameters
         ----------
-        Z, offsets, positions
+        Z, offsets, positions, like
             As for :meth:`covers`.
         eps
             Any two layers with mean squared training errors of at most eps differ by at most
@@ -273,6 +291,7 @@ class Certificate:
         if not (isinstance(confidence, int | float) and 0 < confidence < 1):
             raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
         tokens, where = self._queries(Z, offsets, positions)
+        converted = conversion_to(like)
         leverage = self._coverage().leverages(tokens, where)
         xp = module_of(leverage)
         if noise is None:
@@ -283,7 +302,8 @@ class Certificate:
         with on_device(self.device):
             nothing = xp.isinf(leverage)
             bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
-        return _per_query(bound, tokens, where)
+        answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
+        return answer
 
     def null_space(self, k: int) -> Floats:
         """Return the k least determined directions of the coefficients.

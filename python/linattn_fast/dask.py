@@ -26,6 +26,7 @@ from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .features import Features, as_features
 from .fitting import assemble_factorised
+from .floats import as_array
 from .machine import usable_memory
 from .matrix_free import fit_operator
 from .memory import as_memory_limit, estimate_memory, in_words
@@ -58,7 +59,7 @@ def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
     """Delayed blocks of an array, cut along its first axis only."""
     da = _module("dask.array")
     if not isinstance(array, da.Array):
-        array = da.from_array(np.asarray(array), chunks=-1)
+        array = da.from_array(as_array(array, name), chunks=-1)
     if array.ndim == 0 or array.shape[0] != sum(rows):
         raise ValueError(
             f"{name}: one entry a sequence is needed along its first axis, {sum(rows)}, "

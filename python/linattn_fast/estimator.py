@@ -21,6 +21,7 @@ from .certificate import Certificate
 from .device import to_host
 from .features import Features
 from .fitting import fit
+from .foreign import axes_of
 from .heads import Heads
 from .moments import Moments
 from .pcg import Pcg
@@ -86,9 +87,8 @@ def _targets(y: object, X: object, positions: Positions) -> object:
 def _lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
     """Whether checked targets came without the axis of outputs, which means one."""
     if positions != "last" and isinstance(_sequences(X), list | tuple):
-        return np.asarray(y[0]).ndim == 1
-    axes = len(y.shape) if hasattr(y, "shape") else np.asarray(y).ndim
-    return axes == (1 if positions == "last" else 2)
+        return axes_of(y[0]) == 1
+    return axes_of(y) == (1 if positions == "last" else 2)
 
 
 class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types

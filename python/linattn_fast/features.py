@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .device import module_of, on_device
+from .device import brought_over, module_of, on_device, to_host
 from .non_finite import non_finite_error
 from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
 
@@ -73,7 +73,7 @@ def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np
     """Check whole numbers from 0 up to but not ``end``."""
     shape = "(m, 2)" if ndim == 2 else "(m,)"
     try:
-        array = np.asarray(value)
+        array = np.asarray(to_host(brought_over(value, name)))
     except ValueError:  # rows of different lengths
         raise ValueError(f"{name}: an array {shape} is needed, got {value!r}") from None
     if array.ndim != ndim or array.size == 0:

@@ -13,6 +13,7 @@ from .certificate import Certificate
 from .device import device_of, frozen, on_device, to_host
 from .features import Features
 from .heads import Heads, Recovery
+from .libraries import conversion_to
 from .memory import in_words
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
@@ -139,6 +140,7 @@ class Fit:
         *,
         offsets: object = None,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Apply the learned coefficients to new tokens, of any length.
 
@@ -150,6 +152,9 @@ class Fit:
             "last", "all" or "causal", see :class:`Heads`; by default as in training.
         backend
             "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or this layer is on a device.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
@@ -158,11 +163,13 @@ class Fit:
         """
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
+        converted = conversion_to(like)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
             full = self.features.expand(self.coefficients)
         y = engine.coefficients(full, tokens, where)
-        return y if where == "last" else tokens.restore(y)
+        answer: Floats | list[Floats] = converted(y if where == "last" else tokens.restore(y))
+        return answer
 
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically; read by :func:`load`.
