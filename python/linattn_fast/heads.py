@@ -252,7 +252,7 @@ class Heads:
         Returns
         -------
         dict
-            Names to arrays.
+            Arrays by the names that the layout has for them.
         """
         return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
@@ -300,7 +300,7 @@ class Heads:
         Returns
         -------
         torch.nn.Module
-            A ``linattn_fast.torch_layer.LinearAttention``.
+            Called on tokens; its parameters are ``V`` and ``Q``.
         """
         from .torch_layer import layer_of  # noqa: PLC0415  # optional
 

@@ -66,7 +66,6 @@ class Pcg:
     """
 
     tol: float | None = None
-    """The accuracy; None for rounding."""
 
     def __post_init__(self) -> None:
         tol = self.tol
