@@ -1,0 +1,88 @@
+"""The values W for given attention: linear least squares, min ||B W - Y||, of least norm.
+
+B (M, p) has columns of any size, and may have dependent ones (heads with equal Theta read the same).
+With D the columns' inverse norms, Cholesky of D B'B D gives W where that is well conditioned; a
+second pass over the residuals brings back the digits that forming B'B lost. Otherwise an
+eigendecomposition leaves out the directions that cannot be told from zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh, lapack, qr
+
+from ..solve import EPS
+from ..tokens import Floats
+
+
+@dataclass(frozen=True)
+class HalfInverse:
+    """A symmetric positive semidefinite matrix, taken apart so that it can be divided by."""
+
+    half: Floats
+    """F (p, rank): F F' is a generalised inverse, the inverse where there is one."""
+    null: Floats
+    """(p, p - rank): an orthonormal basis of the null space."""
+    condition: float
+    """With a unit diagonal; infinite where the matrix is singular to rounding."""
+
+    @property
+    def rank(self) -> int:
+        """Directions that can be told from zero."""
+        return int(self.half.shape[1])
+
+    def solve(self, right: Floats) -> Floats:
+        """The generalised inverse times the right-hand side."""
+        return np.asarray(self.half @ (self.half.T @ right))
+
+
+def zero_eigenvalue(p: int) -> float:
+    """Relative eigenvalues of p x p Gram matrices that cannot be told from zero."""
+    return 100 * p * EPS
+
+
+def half_inverse(gram: Floats) -> HalfInverse:
+    """Take a Gram matrix (p, p) apart, in units in which its diagonal is one."""
+    p = len(gram)
+    norms = np.sqrt(np.diag(gram))
+    scale = np.divide(1.0, norms, out=np.zeros(p), where=norms > 0)
+    unit = gram * np.outer(scale, scale)
+    factor, failed = lapack.dpotrf(unit, lower=1)
+    if not failed:
+        reciprocal, _ = lapack.dpocon(factor, np.abs(unit).sum(axis=0).max(), uplo="L")
+        if reciprocal > zero_eigenvalue(p):
+            inverse, _ = lapack.dtrtri(factor, lower=1)
+            half = scale[:, None] * np.tril(inverse).T
+            return HalfInverse(half, np.zeros((p, 0)), float(1 / reciprocal))
+    eigenvalues, vectors = eigh(unit, check_finite=False)
+    kept = eigenvalues > max(zero_eigenvalue(p) * eigenvalues[-1], 0.0)
+    half = scale[:, None] * (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
+    # unit v = 0 means that gram is zero on scale v; a column of zeros is a direction by itself
+    directions = np.where(scale > 0, scale, 1.0)[:, None] * vectors[:, ~kept]
+    null = qr(directions, mode="economic")[0] if directions.size else directions
+    return HalfInverse(half, null, np.inf if directions.size else float(1 / eigenvalues[0]))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The best W for given B."""
+
+    W: Floats
+    """(p, d_out)."""
+    residual: Floats
+    """Y - B W, (M, d_out)."""
+    gram: HalfInverse
+    """B'B."""
+
+
+def solve_values(B: Floats, Y: Floats) -> Values:
+    """Find the least squares solution of least norm."""
+    gram = half_inverse(B.T @ B)
+    W = gram.solve(B.T @ Y)
+    residual = Y - B @ W
+    W += gram.solve(B.T @ residual)
+    if gram.null.size:
+        W -= gram.null @ (gram.null.T @ W)
+    return Values(W, Y - B @ W, gram)
