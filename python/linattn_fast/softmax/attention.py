@@ -51,7 +51,7 @@ def outputs(x: Floats, Theta: Floats, W: Floats) -> Floats:
 
 
 def sensitivities(P: Floats, x: Floats, B: Floats, W: Floats) -> Floats:
-    """G of every query, (n k, m d, d_out), of P (m, n, k, k), B (n k, m d) and W (m, d, d_out).
+    """G' of every query, (n k, d_out, m d), of P (m, n, k, k), B (n k, m d) and W (m, d, d_out).
 
         G_b^i = sum_a P_ba (x_a - mean) (x_a W_i - A_b W_i)'
 
@@ -60,14 +60,14 @@ def sensitivities(P: Floats, x: Floats, B: Floats, W: Floats) -> Floats:
     m, n, k, _ = P.shape
     d, d_out = x.shape[2], W.shape[2]
     keys = x - x.mean(axis=1, keepdims=True)
-    values = np.matmul(x.reshape(n * k, d), W).reshape(m, n, 1, k, d_out)
-    means = np.matmul(B.reshape(n * k, m, d).transpose(1, 0, 2), W).reshape(m, n, k, 1, d_out)
-    weighted = values - means  # (m, n, b, a, d_out)
-    weighted *= P[..., None]
-    # One product a sequence, keys' (d, a) times (a, all the rest), instead of one a query and head
-    stacked = weighted.transpose(1, 3, 2, 0, 4).reshape(n, k, k * m * d_out)
-    G = np.matmul(keys.transpose(0, 2, 1), stacked).reshape(n, d, k, m, d_out)
-    return np.ascontiguousarray(G.transpose(0, 2, 3, 1, 4)).reshape(n * k, m * d, d_out)
+    values = (x.reshape(n * k, d) @ W.transpose(1, 2, 0).reshape(d, d_out * m)).reshape(n, k, d_out, m)
+    means = np.matmul(B.reshape(n * k, m, d).transpose(1, 0, 2), W)  # (m, n b, d_out)
+    # (n, b, d_out, m, a): one product a sequence with its keys, instead of one a query and head
+    weighted = values.transpose(0, 2, 3, 1)[:, None] - means.reshape(m, n, k, d_out).transpose(
+        1, 2, 3, 0
+    )[..., None]
+    weighted *= P.transpose(1, 2, 0, 3)[:, :, None]
+    return np.matmul(weighted.reshape(n, k * d_out * m, k), keys).reshape(n * k, d_out, m * d)
 
 
 def pulled_back(P: Floats, x: Floats, W: Floats, R: Floats) -> Floats:

@@ -47,7 +47,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     p, d_out, examples = m * d, point.W.shape[2], point.objective.examples
     residual = point.known.residual
     squares = np.zeros((p * (p + 1) // 2, d * (d + 1) // 2))
-    cross = np.zeros((p * d, p * d_out))
+    cross = np.zeros((p * d, d_out * p))
     slope = np.zeros((d, p))
     first = 0
     for P, group in zip(point.P, examples.groups, strict=True):
@@ -58,9 +58,9 @@ def normal_matrix(point: Point) -> NormalMatrix:
             B = point.B[rows]
             G = sensitivities(P[:, part], group.x[part], B, point.W)
             add_query_sums(x, B, G, squares, cross)
-            slope += x.T @ np.matmul(G, residual[rows, :, None])[:, :, 0]
+            slope += x.T @ np.matmul(residual[rows, None, :], G)[:, 0]
         first += group.rows.size
-    C = cross.reshape(p, d, m, d, d_out).transpose(0, 4, 2, 1, 3).reshape(p, d_out, m * d * d)
+    C = cross.reshape(p, d, d_out, m, d).transpose(0, 2, 3, 1, 4).reshape(p, d_out, m * d * d)
     half = point.known.gram.half
     taken = (half.T @ C.reshape(p, -1)).reshape(-1, m * d * d)
     H = expand(squares, m, d)
@@ -70,12 +70,12 @@ def normal_matrix(point: Point) -> NormalMatrix:
 
 
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
-    """Add the sums over queries of x (M, d), A (M, p) and G (M, p, d_out).
+    """Add the sums over queries of x (M, d), A (M, p) and G (M, d_out, p), which is G_b'.
 
-    squares (p (p + 1) / 2, d (d + 1) / 2) += sum (G G')_uv x_l x_m, u <= v and l <= m
-    cross (p d, p d_out)                   += sum A_r x_l G_uo
+    squares (p (p + 1) / 2, d (d + 1) / 2) += sum (G'G)_uv x_l x_m, u <= v and l <= m
+    cross (p d, d_out p)                   += sum A_r x_l G_au
     """
-    if cpu.MISSING is None and hasattr(cpu._cpu, "add_query_sums"):
+    if cpu.MISSING is None:
         cpu._cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
         return
     reference_query_sums(x, A, G, squares, cross)
@@ -86,7 +86,7 @@ def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross
     M, p = A.shape
     u, v = np.triu_indices(p)
     l, m = np.triu_indices(x.shape[1])
-    squares += np.matmul(G, G.transpose(0, 2, 1))[:, u, v].T @ (x[:, l] * x[:, m])
+    squares += np.matmul(G.transpose(0, 2, 1), G)[:, u, v].T @ (x[:, l] * x[:, m])
     cross += (A[:, :, None] * x[:, None, :]).reshape(M, -1).T @ G.reshape(M, -1)
 
 
