@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from linattn_fast.machine import processor
+
+__all__ = ["PAUSE", "alternate", "extra_memory", "flop_rate", "in_fresh_process", "processor"]
 
 PAUSE = 0.3
 """Seconds before each run: BLAS threads spin for a while after a call and disturb the next."""
-
-
-def processor() -> str:
-    """The machine's own name for its processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:

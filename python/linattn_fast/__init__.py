@@ -15,6 +15,7 @@ the fewest heads that have its coefficients are found
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from . import datasets
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
@@ -57,6 +58,7 @@ __all__ = [
     "certify",
     "choose_alpha",
     "cubic_features",
+    "datasets",
     "estimate_memory",
     "fit",
     "get_num_threads",

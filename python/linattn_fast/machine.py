@@ -1,9 +1,13 @@
-"""What this process may use of the machine: cores and memory, cgroup limits included."""
+"""The machine: its processor, and the cores and memory this process may use of it.
+
+Limits of a cgroup are included.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -38,3 +42,12 @@ def usable_memory() -> int:
         if limit and limit[0].isdigit():
             memory = min(memory, int(limit[0]))
     return memory
+
+
+def processor() -> str:
+    """The machine's own name for its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

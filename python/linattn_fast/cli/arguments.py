@@ -41,11 +41,16 @@ def ridge(text: str) -> float:
     return number
 
 
+def whole(text: str, least: int = 0) -> int:
+    """A whole number of at least ``least``."""
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
+    return int(text)
+
+
 def count(text: str) -> int:
     """A whole number of at least one."""
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
+    return whole(text, least=1)
 
 
 def add_data(parser: ArgumentParser, *, targets: bool, moments: bool = True) -> None:

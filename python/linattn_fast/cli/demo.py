@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from ..fitting import fit
 from ..head_path import head_path
 from ..matching import match_heads
 from ..moments import Moments
+from ..plotting import matplotlib_figure
 from ..threads import get_num_threads
 from ..tokens import Floats
 from . import tables
@@ -30,19 +29,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_work(parser, memory=False)
 
 
-def _plotting() -> Any:
-    """The part of matplotlib that needs no display."""
-    try:
-        return importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise ImportError(
-            "--picture needs the package matplotlib, which is not installed (pip install "
-            "matplotlib)"
-        ) from None
-
-
 def _plot(picture: str, spectrum: Floats, truth: Floats, found: Floats) -> None:
-    figure = _plotting().Figure(figsize=(10, 4.2), layout="constrained")
+    figure = matplotlib_figure("--picture")(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.semilogy(spectrum[::-1], color="tab:blue")
     left.axhline(spectrum[0], color="tab:red", lw=1, ls="--")
@@ -75,7 +63,7 @@ def _plot(picture: str, spectrum: Floats, truth: Floats, found: Floats) -> None:
 def _run(arguments: Namespace) -> Outcome:
     if arguments.picture is not None:
         require_writable(arguments.picture, arguments)
-        _plotting()
+        matplotlib_figure("--picture")
     backend = arguments.backend
     data = planted(_D, _HEADS, _SEQUENCES, _LENGTH)
     truth, Z, y = data

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..threads import num_threads
-from . import bench, certify, demo, fit, heads, info, predict
+from . import bench, certify, demo, fit, heads, info, paper, predict
 from .command import Command, Outcome, UsageError
 from .json_text import as_json
 
@@ -30,6 +30,7 @@ COMMANDS: tuple[Command, ...] = (
     info.COMMAND,
     bench.COMMAND,
     demo.COMMAND,
+    paper.COMMAND,
 )
 """In the order in which the help lists them."""
 

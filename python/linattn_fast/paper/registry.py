@@ -1,0 +1,11 @@
+"""Every figure that ``linattn-fast paper`` makes."""
+
+from __future__ import annotations
+
+from . import fig2
+from .figure import Figure
+
+FIGURES: tuple[Figure, ...] = (fig2.FIGURE,)
+"""In the order in which the help lists them."""
+
+BY_NAME: dict[str, Figure] = {figure.name: figure for figure in FIGURES}
