@@ -8,9 +8,6 @@ X is what the rest of the package calls Z: (N, n, d), or a list or an object arr
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +20,7 @@ from .features import Features
 from .fitting import fit
 from .heads import Heads
 from .moments import Moments
+from .naming import calling
 from .pcg import Pcg
 from .problem import Settings
 from .result import Fit, FitInfo
@@ -47,18 +45,6 @@ except ImportError as error:
         f"LinearAttentionRegressor: scikit-learn is needed ({error}); "
         "pip install 'linattn_fast[sklearn]'"
     ) from error
-
-
-@contextmanager
-def _calling_tokens_x() -> Iterator[None]:
-    """Errors about Z are about X here."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        message = re.sub(r"\bZ\b", "X", str(error))
-        if message == str(error):
-            raise
-        raise type(error)(message) from None
 
 
 def _sequences(value: object) -> object:
@@ -212,7 +198,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         """
         positions = as_positions(self.positions)
         given = _targets(y, X, positions)
-        with _calling_tokens_x():
+        with calling(Z="X"):
             result = fit(
                 _sequences(X),
                 given,
@@ -264,7 +250,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
                 "begin with partial_fit on a new estimator, or clone this one"
             )
         given = _targets(y, X, positions)
-        with _calling_tokens_x():
+        with calling(Z="X"):
             tokens = as_tokens(_sequences(X))
             if begun is not None:
                 self._require_width(tokens)
@@ -334,7 +320,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
     def _outputs(self, X: object) -> tuple[Tokens, Fit, Floats]:
         """Checked tokens, the layer, and its outputs, one row a query (samples, d_out)."""
         learned = self._learned()
-        with _calling_tokens_x():
+        with calling(Z="X"):
             tokens = as_tokens(_sequences(X))
             self._require_width(tokens)
             y = learned.predict(tokens, backend=self.backend)

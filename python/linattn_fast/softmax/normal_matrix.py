@@ -39,6 +39,8 @@ class NormalMatrix:
     """sum_b J_b r_b, (m d d,): minus half the derivative of the squared error."""
     cross: Floats
     """C as (m d, d_out, m d d)."""
+    diagonal: Floats
+    """Of J'J, (m d d,): what rounding errors of H are relative to."""
 
 
 def normal_matrix(point: Point) -> NormalMatrix:
@@ -49,6 +51,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     squares = np.zeros((p * (p + 1) // 2, d * (d + 1) // 2))
     cross = np.zeros((p * d, d_out * p))
     slope = np.zeros((d, p))
+    add = add_query_sums if point.objective.compiled else reference_query_sums
     first = 0
     for P, group in zip(point.P, examples.groups, strict=True):
         k = group.x.shape[1]
@@ -57,16 +60,17 @@ def normal_matrix(point: Point) -> NormalMatrix:
             rows = slice(first + part.start * k, first + part.start * k + len(x))
             B = point.B[rows]
             G = sensitivities(P[:, part], group.x[part], B, point.W)
-            add_query_sums(x, B, G, squares, cross)
+            add(x, B, G, squares, cross)
             slope += x.T @ np.matmul(residual[rows, None, :], G)[:, 0]
         first += group.rows.size
     C = cross.reshape(p, d, d_out, m, d).transpose(0, 2, 3, 1, 4).reshape(p, d_out, m * d * d)
     half = point.known.gram.half
     taken = (half.T @ C.reshape(p, -1)).reshape(-1, m * d * d)
     H = expand(squares, m, d)
+    diagonal = np.diag(H).copy()
     H -= taken.T @ taken
     gradient = slope.reshape(d, m, d).transpose(1, 0, 2).reshape(-1)
-    return NormalMatrix(H, gradient, C)
+    return NormalMatrix(H, gradient, C, diagonal)
 
 
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
@@ -75,10 +79,7 @@ def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floa
     squares (p (p + 1) / 2, d (d + 1) / 2) += sum (G'G)_uv x_l x_m, u <= v and l <= m
     cross (p d, d_out p)                   += sum A_r x_l G_au
     """
-    if cpu.MISSING is None:
-        cpu._cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
-        return
-    reference_query_sums(x, A, G, squares, cross)
+    cpu._cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
 
 
 def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..backend import cpu
 from ..tokens import Floats
 from .attention import attention, pulled_back, read
 from .examples import Examples
@@ -21,10 +22,11 @@ from .values import Values, solve_values
 
 
 class Objective:
-    """f on given examples."""
+    """f on given examples; ``compiled`` forms normal matrices in the compiled core."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: Examples, *, compiled: bool = True) -> None:
         self.examples = examples
+        self.compiled = compiled and cpu.MISSING is None
         self.targets = examples.targets()
         self.energy = float(np.sum(self.targets**2)) or 1.0
 
