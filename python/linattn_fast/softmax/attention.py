@@ -60,12 +60,15 @@ def sensitivities(P: Floats, x: Floats, B: Floats, W: Floats) -> Floats:
     m, n, k, _ = P.shape
     d, d_out = x.shape[2], W.shape[2]
     keys = x - x.mean(axis=1, keepdims=True)
-    values = (x.reshape(n * k, d) @ W.transpose(1, 2, 0).reshape(d, d_out * m)).reshape(n, k, d_out, m)
+    values = (x.reshape(n * k, d) @ W.transpose(1, 2, 0).reshape(d, d_out * m)).reshape(
+        n, k, d_out, m
+    )
     means = np.matmul(B.reshape(n * k, m, d).transpose(1, 0, 2), W)  # (m, n b, d_out)
     # (n, b, d_out, m, a): one product a sequence with its keys, instead of one a query and head
-    weighted = values.transpose(0, 2, 3, 1)[:, None] - means.reshape(m, n, k, d_out).transpose(
-        1, 2, 3, 0
-    )[..., None]
+    weighted = (
+        values.transpose(0, 2, 3, 1)[:, None]
+        - means.reshape(m, n, k, d_out).transpose(1, 2, 3, 0)[..., None]
+    )
     weighted *= P.transpose(1, 2, 0, 3)[:, :, None]
     return np.matmul(weighted.reshape(n, k * d_out * m, k), keys).reshape(n * k, d_out, m * d)
 

@@ -64,7 +64,9 @@ def _token_cases(examples: Examples) -> list[Case]:
         )
         found.append(Case("constant coordinate", text))
     if one_hot:
-        text = "coordinates add up to a constant, so a number added to a row of Theta_i has no effect"
+        text = (
+            "coordinates add up to a constant, so a number added to a row of Theta_i has no effect"
+        )
         found.append(Case("one-hot tokens", text))
     space = TokenSpace.of(examples)
     rank = round(float(np.trace(space.keys)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -111,7 +110,7 @@ def fit(
     heads = as_size(heads, "heads")
     starts, agreeing = as_size(starts, "starts"), as_size(agreeing, "agreeing")
     seed = as_size(seed, "seed", least=0)
-    share, limit = _share(held_out, "held_out"), _positive(tolerance, "tolerance")
+    share, limit = as_share(held_out, "held_out"), _positive(tolerance, "tolerance")
     if solver not in ("auto", "lm", "lbfgs"):
         raise ValueError(f"solver: must be one of auto, lm, lbfgs, got {solver!r}")
     compiled = host_backend(backend) == "cpu"
@@ -231,7 +230,7 @@ def _given_theta(start: object, heads: int, split: Split) -> Floats | None:
     return np.asarray(Theta * split.token_size**2)
 
 
-def _share(value: float, name: str) -> float:
+def as_share(value: float, name: str) -> float:
     number = _positive(value, name)
     if number >= 1:
         raise ValueError(f"{name}: must be below 1, got {value}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import eigh, lapack
 
+from ..cholesky import cholesky_in_place
 from ..tokens import Floats
 from .examples import Examples, Group
 from .normal_matrix import NormalMatrix, normal_matrix
@@ -114,11 +115,11 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
     unit *= scale
     n = len(unit)
     if n > UNKNOWNS:
-        factor, failed = lapack.dpotrf(unit, lower=1, clean=1)
-        norm = np.abs(unit).sum(axis=0).max()
+        norm = float(np.abs(unit).sum(axis=0).max())
+        factor, failed = cholesky_in_place(np.array(unit, order="F"))
         reciprocal = 0.0 if failed else lapack.dpocon(factor, norm, uplo="L")[0]
         if reciprocal > zero_eigenvalue(n):
-            inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
+            inverse, _ = lapack.dtrtri(np.tril(factor), lower=1, overwrite_c=1)
             return HalfInverse(scale[:, None] * inverse.T, np.zeros((n, 0)), float(1 / reciprocal))
     eigenvalues, vectors = eigh(unit, overwrite_a=True, check_finite=False)
     kept = eigenvalues > zero_eigenvalue(n) * max(eigenvalues[-1], 0.0)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from ..tokens import Floats
+from .definite import solve_definite
 from .normal_matrix import normal_matrix
 from .reduced import Objective, Point
 
@@ -75,13 +75,11 @@ def _step(point: Point, mu: float) -> tuple[Point, float] | None:
     for _ in range(_TRIES):
         damped = normal.H.copy()
         damped.flat[:: len(damped) + 1] += mu * damping
-        try:
-            factor = cho_factor(damped, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
+        step = solve_definite(damped, normal.gradient, compiled=point.objective.compiled)
+        predicted = 0.0 if step is None else float(step @ normal.gradient) / energy
+        if step is None or not predicted > 0:
             mu *= 4
             continue
-        step = cho_solve(factor, normal.gradient, check_finite=False)
-        predicted = float(step @ normal.gradient) / energy
         trial = point.objective.at(point.Theta + step.reshape(point.Theta.shape))
         if trial.loss < point.loss:
             ratio = (point.loss - trial.loss) / max(predicted, 1e-300)

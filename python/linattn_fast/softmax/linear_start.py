@@ -22,7 +22,9 @@ def theta_of_linear(linear: LinearFit | Heads, heads: int, space: TokenSpace) ->
     found = linear.heads if isinstance(linear, LinearFit) else linear
     d = len(space.keys)
     if found is None:
-        raise ValueError("start: the linear fit has no heads; fit it with heads='minimal' or a number")
+        raise ValueError(
+            "start: the linear fit has no heads; fit it with heads='minimal' or a number"
+        )
     if found.d != d:
         raise ValueError(f"start: heads with d = {d} coordinates are needed, got {found.d}")
     if len(found) < heads:

@@ -23,6 +23,7 @@ from ..backend import cpu
 from ..threads import get_num_threads
 from ..tokens import Floats
 from .attention import sensitivities
+from .definite import squared
 from .reduced import Point
 
 _QUERIES_AT_ONCE = 2048
@@ -68,7 +69,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     taken = (half.T @ C.reshape(p, -1)).reshape(-1, m * d * d)
     H = expand(squares, m, d)
     diagonal = np.diag(H).copy()
-    H -= taken.T @ taken
+    H -= squared(taken, compiled=point.objective.compiled)
     gradient = slope.reshape(d, m, d).transpose(1, 0, 2).reshape(-1)
     return NormalMatrix(H, gradient, C, diagonal)
 

@@ -66,9 +66,7 @@ def quasi_newton(objective: Objective, Theta: Floats, *, watch: Watch = None) ->
             "ftol": 1e-12,
             "gtol": 1e-10,
         }
-        minimize(
-            evaluations, Theta.reshape(-1), jac=True, method="L-BFGS-B", options=options
-        )
+        minimize(evaluations, Theta.reshape(-1), jac=True, method="L-BFGS-B", options=options)
         converged = True
     except _Done:
         converged = evaluations.best is not None and evaluations.best.error <= SOLVED

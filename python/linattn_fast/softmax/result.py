@@ -139,4 +139,6 @@ def load(path: storage.PathLike) -> Fit:
         )
         return Fit(Layer(arrays["Theta"], arrays["W"]), rebuilt, meta["seconds"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"path: {path} holds a softmax layer that is not whole ({error})") from None
+        raise ValueError(
+            f"path: {path} holds a softmax layer that is not whole ({error})"
+        ) from None

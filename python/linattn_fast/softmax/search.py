@@ -103,7 +103,9 @@ def search(
     return Found(
         best.point,
         tuple(
-            Start(kind, norm, each.point.error, each.iterations, agree(each.point, best.point, space))
+            Start(
+                kind, norm, each.point.error, each.iterations, agree(each.point, best.point, space)
+            )
             for kind, norm, each in tried
         ),
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh, lapack, qr
 
 from ..solve import EPS
 from ..tokens import Floats
@@ -49,20 +48,26 @@ def half_inverse(gram: Floats) -> HalfInverse:
     norms = np.sqrt(np.diag(gram))
     scale = np.divide(1.0, norms, out=np.zeros(p), where=norms > 0)
     unit = gram * np.outer(scale, scale)
-    factor, failed = lapack.dpotrf(unit, lower=1)
-    if not failed:
-        reciprocal, _ = lapack.dpocon(factor, np.abs(unit).sum(axis=0).max(), uplo="L")
-        if reciprocal > zero_eigenvalue(p):
-            inverse, _ = lapack.dtrtri(factor, lower=1)
-            half = scale[:, None] * np.tril(inverse).T
-            return HalfInverse(half, np.zeros((p, 0)), float(1 / reciprocal))
-    eigenvalues, vectors = eigh(unit, check_finite=False)
+    try:
+        inverse = np.linalg.inv(np.linalg.cholesky(unit))  # of the lower factor
+    except np.linalg.LinAlgError:
+        inverse = None
+    if inverse is not None:
+        condition = _norm(unit) * _norm(inverse.T @ inverse)
+        if condition * zero_eigenvalue(p) < 1:
+            return HalfInverse(scale[:, None] * inverse.T, np.zeros((p, 0)), condition)
+    eigenvalues, vectors = np.linalg.eigh(unit)
     kept = eigenvalues > max(zero_eigenvalue(p) * eigenvalues[-1], 0.0)
     half = scale[:, None] * (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
     # unit v = 0 means that gram is zero on scale v; a column of zeros is a direction by itself
     directions = np.where(scale > 0, scale, 1.0)[:, None] * vectors[:, ~kept]
-    null = qr(directions, mode="economic")[0] if directions.size else directions
+    null = np.linalg.qr(directions)[0] if directions.size else directions
     return HalfInverse(half, null, np.inf if directions.size else float(1 / eigenvalues[0]))
+
+
+def _norm(matrix: Floats) -> float:
+    """Largest column sum of magnitudes."""
+    return float(np.abs(matrix).sum(axis=0).max())
 
 
 @dataclass(frozen=True)
