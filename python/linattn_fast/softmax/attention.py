@@ -6,7 +6,7 @@
 
 A change of Theta_i changes row b of the output by
 
-    dy_b = x_b' dTheta_i G_b^i,      G_b^i = Cov_b^i W_i,     Cov_b^i = sum_a P_ba x_a x_a' - A_b A_b'
+    dy_b = x_b' dTheta_i G_b^i,   G_b^i = Cov_b^i W_i,   Cov_b^i = sum_a P_ba x_a x_a' - A_b A_b'
 
 Sequences are dense here, (n, k, d); :mod:`.examples` makes such groups of ragged ones.
 """
@@ -70,7 +70,8 @@ def sensitivities(P: Floats, x: Floats, B: Floats, W: Floats) -> Floats:
         - means.reshape(m, n, k, d_out).transpose(1, 2, 3, 0)[..., None]
     )
     weighted *= P.transpose(1, 2, 0, 3)[:, :, None]
-    return np.matmul(weighted.reshape(n, k * d_out * m, k), keys).reshape(n * k, d_out, m * d)
+    G = np.matmul(weighted.reshape(n, k * d_out * m, k), keys)
+    return np.asarray(G.reshape(n * k, d_out, m * d))
 
 
 def pulled_back(P: Floats, x: Floats, W: Floats, R: Floats) -> Floats:

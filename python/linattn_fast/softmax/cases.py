@@ -100,8 +100,8 @@ def _head_cases(point: Point, *, fewer_fits: bool) -> list[Case]:
         found.append(Case("equal Thetas", text))
     elif fewer_fits and m > 1:
         text = (
-            f"{m - 1} head{'s fit' if m > 2 else ' fits'} as well, so a head can be split into several with equal Theta, or "
-            "be there with W = 0"
+            f"{m - 1} head{'s fit' if m > 2 else ' fits'} as well, so a head can be split into "
+            "several with equal Theta, or be there with W = 0"
         )
         found.append(Case("equal Thetas", text))
     saturated = [i for i in range(m) if _is_saturated(point, i)]

@@ -14,7 +14,6 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from ..backend import cpu
-from ..threads import get_num_threads
 from ..tokens import Floats
 
 _BLOCK = 48
@@ -27,7 +26,7 @@ def squared(rows: Floats, *, compiled: bool) -> Floats:
     if not compiled or rows.shape[1] >= _LARGE:
         return np.asarray(rows.T @ rows)
     columns = np.ascontiguousarray(rows.T)
-    return cpu._cpu.multiply_transposed(columns, columns, get_num_threads())
+    return cpu.multiply_transposed(columns, columns)
 
 
 def solve_definite(matrix: Floats, right: Floats, *, compiled: bool) -> Floats | None:
@@ -46,7 +45,7 @@ def solve_definite(matrix: Floats, right: Floats, *, compiled: bool) -> Floats |
 
 def _solve_in_blocks(A: Floats, right: Floats) -> Floats:
     """Cholesky of A in place, block column by block column, and both substitutions."""
-    n, threads, multiply = len(A), get_num_threads(), cpu._cpu.multiply_transposed
+    n, multiply = len(A), cpu.multiply_transposed
     blocks = [slice(first, min(first + _BLOCK, n)) for first in range(0, n, _BLOCK)]
     inverses = []
     x = right.copy()
@@ -55,13 +54,13 @@ def _solve_in_blocks(A: Floats, right: Floats) -> Floats:
         column = A[first:, block]
         if first:
             done = np.ascontiguousarray(A[first:, :first])
-            column -= multiply(done, done[: last - first], threads)
+            column -= multiply(done, done[: last - first])
         inverse = np.linalg.inv(np.linalg.cholesky(column[: last - first]))
         inverses.append(inverse)
         x[block] = inverse @ (x[block] - A[block, :first] @ x[:first])
         if last < n:
             below = np.ascontiguousarray(column[last - first :])
-            A[last:, block] = multiply(below, inverse, threads)
+            A[last:, block] = multiply(below, inverse)
     for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
         x[block] = inverse.T @ (x[block] - A[block.stop :, block].T @ x[block.stop :])
     return x

@@ -39,8 +39,8 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
 
     Notes
     -----
-    X is (N, k, d), or a list or an object array of (k_i, d); y has one row a token, in the form of X,
-    with or without an axis of outputs, and predictions have the form of y.
+    X is (N, k, d), or a list or an object array of (k_i, d); y has one row a token, in the form of
+    X, with or without an axis of outputs, and predictions have the form of y.
 
     Examples
     --------

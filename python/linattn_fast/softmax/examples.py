@@ -35,7 +35,7 @@ class Group:
     @property
     def keys(self) -> Floats:
         """Tokens less their sequence's mean, (n, k, d): softmax and covariances do not see it."""
-        return self.x - self.x.mean(axis=1, keepdims=True)
+        return np.asarray(self.x - self.x.mean(axis=1, keepdims=True))
 
     def parts(self, queries: int) -> Iterator[slice]:
         """Slices of sequences, of about so many tokens each."""

@@ -182,7 +182,7 @@ def descent(solver: Solver, unknowns: int) -> Descend:
 
 
 def gather(found: Found, split: Split, descend: Descend, tolerance: float) -> Report:
-    """Collect the evidence for what was found, and judge it; standard errors in the data's units."""
+    """Collect the evidence for what was found, and judge it."""
     point = found.point
     m = len(point.Theta)
     known = identifiability(point)
@@ -231,6 +231,7 @@ def _given_theta(start: object, heads: int, split: Split) -> Floats | None:
 
 
 def as_share(value: float, name: str) -> float:
+    """Check a number between 0 and 1."""
     number = _positive(value, name)
     if number >= 1:
         raise ValueError(f"{name}: must be below 1, got {value}")

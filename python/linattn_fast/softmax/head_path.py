@@ -108,7 +108,7 @@ def head_path(
     Returns
     -------
     HeadPath
-        ``n_heads``, ``training_errors``, ``held_out_errors``, ``layers``, ``suggested``, ``plot()``.
+        Errors and layers for each number of heads, ``suggested`` and ``plot()``.
 
     Examples
     --------

@@ -6,8 +6,8 @@ and then W where B'B is. With sigma^2 the mean squared residual per degree of fr
     cov Theta = sigma^2 H^-1
     cov W     = sigma^2 ((B'B)^-1 (x) I + T H^-1 T'),      T = (B'B)^-1 C
 
-H is a difference, J'J - C'(B'B)^-1 C, whose rounding error is relative to J'J: eigenvalues are taken
-in units in which J'J has a unit diagonal.
+H is a difference, J'J - C'(B'B)^-1 C, whose rounding error is relative to J'J: eigenvalues are
+taken in units in which J'J has a unit diagonal.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ take over removed, the squared error near a point is ||r - (I - B B^+) J dTheta|
     H          = J'J - C' (B'B)^-1 C
     gradient   = sum_b x_b (x) (G_b r_b)
 
-J'J is symmetric in both factors, so it is one matrix product of the pairs of G_b G_b' with the pairs
-of x_b, the queries being the inner dimension; the compiled core forms both pairs in passing.
+J'J is symmetric in both factors, so it is one matrix product of the pairs of G_b G_b' with the
+pairs of x_b, the queries being the inner dimension; the compiled core forms both pairs in passing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..backend import cpu
-from ..threads import get_num_threads
 from ..tokens import Floats
 from .attention import sensitivities
 from .definite import squared
+from .examples import Indices
 from .reduced import Point
 
 _QUERIES_AT_ONCE = 2048
@@ -52,7 +52,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     squares = np.zeros((p * (p + 1) // 2, d * (d + 1) // 2))
     cross = np.zeros((p * d, d_out * p))
     slope = np.zeros((d, p))
-    add = add_query_sums if point.objective.compiled else reference_query_sums
+    add = cpu.add_query_sums if point.objective.compiled else reference_query_sums
     first = 0
     for P, group in zip(point.P, examples.groups, strict=True):
         k = group.x.shape[1]
@@ -74,17 +74,14 @@ def normal_matrix(point: Point) -> NormalMatrix:
     return NormalMatrix(H, gradient, C, diagonal)
 
 
-def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
-    """Add the sums over queries of x (M, d), A (M, p) and G (M, d_out, p), which is G_b'.
+def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
+    """Add sums over queries with x (M, d), A (M, p) and G (M, d_out, p), which is G_b'.
 
     squares (p (p + 1) / 2, d (d + 1) / 2) += sum (G'G)_uv x_l x_m, u <= v and l <= m
     cross (p d, d_out p)                   += sum A_r x_l G_au
+
+    This is what the compiled core does too; numpy holds the pair products in memory.
     """
-    cpu._cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
-
-
-def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
-    """The same in numpy, which holds the pair products in memory."""
     M, p = A.shape
     u, v = np.triu_indices(p)
     l, m = np.triu_indices(x.shape[1])
@@ -95,11 +92,11 @@ def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross
 def expand(squares: Floats, m: int, d: int) -> Floats:
     """J'J (m d d, m d d), unknowns (i, l, u), of its distinct entries."""
     left, right = _pair_numbers(m * d), _pair_numbers(d)
-    full = squares[left.reshape(m, 1, d, m, 1, d), right.reshape(1, d, 1, 1, d, 1)]
+    full: Floats = squares[left.reshape(m, 1, d, m, 1, d), right.reshape(1, d, 1, 1, d, 1)]
     return full.reshape(m * d * d, m * d * d)
 
 
-def _pair_numbers(n: int) -> Floats:
+def _pair_numbers(n: int) -> Indices:
     """(n, n): the number of pair (u, v) in either order among the pairs u <= v, row by row."""
     numbers = np.zeros((n, n), dtype=np.int64)
     numbers[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)

@@ -20,10 +20,11 @@ UNKNOWNS = 2000
 _MEMORY = 30
 _EVALUATIONS = 4000
 _STALL, _STALLED = 200, 0.97
-_CONVERGED = 1e-9
+_FTOL = 1e-10
+"""Relative decrease of the squared error in a step that ends the iteration."""
 
 
-class _Done(Exception):
+class _Done(Exception):  # noqa: N818  # not an error
     """Ends the minimisation where it is."""
 
 
@@ -59,14 +60,19 @@ def quasi_newton(objective: Objective, Theta: Floats, *, watch: Watch = None) ->
     evaluations = _Evaluations(objective, Theta.shape, watch)
     converged = False
     try:
-        options = {
-            "maxcor": _MEMORY,
-            "maxfun": _EVALUATIONS,
-            "maxiter": _EVALUATIONS,
-            "ftol": 1e-12,
-            "gtol": 1e-10,
-        }
-        minimize(evaluations, Theta.reshape(-1), jac=True, method="L-BFGS-B", options=options)
+        minimize(
+            evaluations,
+            Theta.reshape(-1),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxcor": _MEMORY,
+                "maxfun": _EVALUATIONS,
+                "maxiter": _EVALUATIONS,
+                "ftol": _FTOL,
+                "gtol": 0.0,
+            },
+        )
         converged = True
     except _Done:
         converged = evaluations.best is not None and evaluations.best.error <= SOLVED

@@ -38,7 +38,7 @@ class HeldOut:
     """||F(X) - Y|| / ||Y|| over all of them."""
     sequences: int
     violations: int
-    """Sequences whose relative error is above the tolerance; relative to the mean sequence's ||Y||."""
+    """Sequences with an error above the tolerance, relative to the root mean square sequence."""
 
     @property
     def violation_bound(self) -> float:

@@ -1,8 +1,8 @@
 """Many starts, the best of which is kept: chosen by training loss alone.
 
 Starts have Theta of the norms in ``starts.NORMS`` in turn; every other one has a head more than
-asked for, which is pruned. The search ends when the fit is exact, or when enough starts agree on the
-best layer up to the order of its heads, which says that there is hardly a better one to find.
+asked for, which is pruned. The search ends when the fit is exact, or when enough starts agree on
+the best layer up to the order of its heads.
 """
 
 from __future__ import annotations

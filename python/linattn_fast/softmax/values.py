@@ -1,6 +1,6 @@
 """The values W for given attention: linear least squares, min ||B W - Y||, of least norm.
 
-B (M, p) has columns of any size, and may have dependent ones (heads with equal Theta read the same).
+B (M, p) has columns of any size, and may have dependent ones (heads with equal Theta read alike).
 With D the columns' inverse norms, Cholesky of D B'B D gives W where that is well conditioned; a
 second pass over the residuals brings back the digits that forming B'B lost. Otherwise an
 eigendecomposition leaves out the directions that cannot be told from zero.
