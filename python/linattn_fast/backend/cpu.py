@@ -61,7 +61,7 @@ def multiply_transposed(a: Floats, b: Floats) -> Floats:
 
 
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
-    """Add to the sums that a softmax layer's normal matrix is made of (csrc/core/query_sums.hpp)."""
+    """Add to the sums of a softmax layer's normal matrix (csrc/core/query_sums.hpp)."""
     _cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
 
 

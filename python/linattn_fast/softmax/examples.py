@@ -110,6 +110,10 @@ class Examples:
             )
         )
 
+    def mixed(self, R: Floats) -> Examples:
+        """The same with tokens R x."""
+        return Examples(tuple(Group(g.x @ R.T, g.rows, g.y) for g in self.groups))
+
 
 def size_of(values: Floats) -> float:
     """Root mean square, without overflow; 1 where all are zero."""

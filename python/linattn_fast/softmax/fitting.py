@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ..backend import get_backend
-from ..heads import Heads
+from ..heads import Heads, as_matrix
 from ..naming import calling
 from ..problem import Stages
 from ..progress import Bar
@@ -22,14 +22,18 @@ from .layer import Layer, host_tokens
 from .levenberg import levenberg_marquardt
 from .linear_start import theta_of_linear
 from .quasi_newton import UNKNOWNS, quasi_newton
-from .reduced import Objective
+from .reduced import Objective, Point
 from .report import HeldOut, Report, judge
 from .result import Fit, in_units
 from .search import Found, search
-from .starts import SOLVED, Descend, TokenSpace, pruned
+from .starts import SOLVED, Coordinates, Descend, TokenSpace, pruned
 
 Solver: TypeAlias = Literal["auto", "lm", "lbfgs"]
 ProgressArgument: TypeAlias = "bool | Callable[[int, Any], object]"
+
+
+_BRIEF_STEPS, _BRIEF_EVALUATIONS = 40, 200
+"""Of the fit with one head fewer, which is there for comparison."""
 
 
 class Split(NamedTuple):
@@ -118,7 +122,8 @@ def fit(
     tokens, targets = checked(X, Y, offsets)
     stages = Stages()
     split = split_examples(tokens, targets, share, seed)
-    objective = Objective(split.training, compiled=compiled)
+    coordinates = Coordinates.of(split.training)
+    objective = coordinates.objective(split.training, compiled=compiled)
     given = _given_theta(start, heads, split)
     descend = descent(solver, heads * tokens.d**2)
     with stages.timed("search"), bar as watch:
@@ -129,12 +134,14 @@ def fit(
             starts=starts,
             agreeing=agreeing,
             seed=seed,
-            given=given,
+            given=None if given is None else coordinates.into(given),
             watch=watch,
         )
     with stages.timed("evidence"):
-        report = gather(found, split, descend, limit)
-    layer = Layer(*in_units(found.point.Theta, found.point.W, split.token_size, split.target_size))
+        there = Objective(split.training, compiled=compiled)
+        point = there.at(coordinates.out_of(found.point.Theta))
+        report = gather(found, point, split, descend, limit)
+    layer = Layer(*in_units(point.Theta, point.W, split.token_size, split.target_size))
     return Fit(layer, report, dict(stages))
 
 
@@ -181,12 +188,11 @@ def descent(solver: Solver, unknowns: int) -> Descend:
     return quasi_newton if by_gradients else levenberg_marquardt
 
 
-def gather(found: Found, split: Split, descend: Descend, tolerance: float) -> Report:
-    """Collect the evidence for what was found, and judge it."""
-    point = found.point
+def gather(found: Found, point: Point, split: Split, descend: Descend, tolerance: float) -> Report:
+    """Collect the evidence for what was found, which is ``point`` for the tokens as they are."""
     m = len(point.Theta)
     known = identifiability(point)
-    fewer = 1.0 if m == 1 else pruned(point.objective, point.Theta, m - 1, descend).point.error
+    fewer = 1.0 if m == 1 else _without_one(found.point, descend)
     # Unknowns that fit noise alone lower the squared error by their share of the equations each
     spared = known.unknowns / m / max(1, known.equations - known.unknowns)
     fewer_fits = fewer**2 <= max((1 + 3 * spared) * point.loss, SOLVED**2)
@@ -201,6 +207,14 @@ def gather(found: Found, split: Split, descend: Descend, tolerance: float) -> Re
         identifiability=known.in_units(split.token_size, split.target_size),
         cases=named_cases(point, fewer_fits=fewer_fits),
     )
+
+
+def _without_one(point: Point, descend: Descend) -> float:
+    """Relative training error after the least head is taken away and the others go down a while."""
+    steps = _BRIEF_STEPS if descend is levenberg_marquardt else _BRIEF_EVALUATIONS
+    fewer = len(point.Theta) - 1
+    found = pruned(point.objective, point.Theta, fewer, descend, tried=1, iterations=steps)
+    return found.point.error
 
 
 def held_out_error(examples: Examples, Theta: Floats, W: Floats, tolerance: float) -> HeldOut:
@@ -220,12 +234,12 @@ def _given_theta(start: object, heads: int, split: Split) -> Floats | None:
         return None
     if isinstance(start, LinearFit | Heads):
         return theta_of_linear(start, heads, TokenSpace.of(split.training))
-    Theta = start.Theta if isinstance(start, Layer) else np.asarray(start, dtype=np.float64)
+    Theta = start.Theta if isinstance(start, Layer) else as_matrix(start, "start", 3)
     shape = (heads, split.training.d, split.training.d)
-    if Theta.shape != shape or not np.isfinite(Theta).all():
+    if Theta.shape != shape:
         raise ValueError(
-            f"start: a Layer, a linear fit, or a finite Theta of shape {shape} is needed, got "
-            f"shape {Theta.shape}"
+            f"start: a Layer, a linear fit, or a Theta of shape {shape} is needed, got shape "
+            f"{Theta.shape}"
         )
     return np.asarray(Theta * split.token_size**2)
 

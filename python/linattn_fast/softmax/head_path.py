@@ -26,7 +26,7 @@ from .layer import Layer
 from .reduced import Objective, Point
 from .result import in_units
 from .search import search
-from .starts import NORMS, TokenSpace
+from .starts import NORMS, Coordinates, TokenSpace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,11 +126,14 @@ def head_path(
     bar = Bar(max_heads, "heads", progress, unit="heads")
     tokens, targets = checked(X, Y, offsets)
     split = split_examples(tokens, targets, share, seed)
-    objective = Objective(split.training, compiled=compiled)
+    coordinates = Coordinates.of(split.training)
+    objective = coordinates.objective(split.training, compiled=compiled)
     points: list[Point] = []
     with bar as watch:
         for m in range(1, max_heads + 1):
-            given = _with_one_more(points[-1].Theta, split.training, [seed, m]) if points else None
+            given = (
+                _with_one_more(points[-1].Theta, objective.examples, [seed, m]) if points else None
+            )
             found = search(
                 objective,
                 m,
@@ -147,6 +150,8 @@ def head_path(
             points.append(found)
             if watch is not None:
                 watch(m)
+    there = Objective(split.training, compiled=compiled)
+    points = [there.at(coordinates.out_of(point.Theta)) for point in points]
     units = split.token_size, split.target_size
     return HeadPath(
         tuple(range(1, max_heads + 1)),

@@ -25,7 +25,7 @@ from .quasi_newton import UNKNOWNS
 from .reduced import Objective, Point
 from .values import HalfInverse, zero_eigenvalue
 
-_EQUATIONS_PER_UNKNOWN = 3
+_EQUATIONS_PER_UNKNOWN = 8
 _ROUNDING = 1e-11
 _NULL_SHARE = 1e-6
 """Share of a null direction in an unknown's axis above which it has no standard error."""
@@ -64,14 +64,14 @@ class Identifiability:
 def identifiability(point: Point) -> Identifiability:
     """Look at H and B'B at a solution.
 
-    Of many examples only three times as many as there are unknowns take part in H: more could not
-    change its rank by much, and it would take longer than the fit. Standard errors are scaled.
+    Of a large layer only eight equations an unknown take part in H, which would take longer than
+    the fit; that is enough for its rank. Standard errors are scaled to all of them.
     """
     examples = point.objective.examples
     m, d, d_out = *point.Theta.shape[:2], examples.d_out
     unknowns, equations = m * d * (d + d_out), examples.n_queries * d_out
     wanted = -(-_EQUATIONS_PER_UNKNOWN * unknowns // d_out)
-    large = m * d * d > 500 and examples.n_queries > 2 * wanted
+    large = m * d * d > UNKNOWNS and examples.n_queries > wanted
     seen = point
     if large:
         some = Objective(_some(examples, wanted), compiled=point.objective.compiled)

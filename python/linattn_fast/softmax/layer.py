@@ -101,7 +101,8 @@ class Layer:
         y = np.empty((tokens.n_rows, self.d_out))
         for group in Examples.of(tokens, None).groups:
             for part in group.parts(_NUMBERS_AT_ONCE // (len(self) * group.x.shape[1])):
-                y[group.rows[part].reshape(-1)] = outputs(group.x[part], self.Theta, self.W)
+                with np.errstate(over="ignore", invalid="ignore"):  # seen in the outputs
+                    y[group.rows[part].reshape(-1)] = outputs(group.x[part], self.Theta, self.W)
         if not np.isfinite(y).all():
             raise ValueError("X: the logits or outputs overflow float64; rescale tokens or layer")
         return tokens.restore(y)

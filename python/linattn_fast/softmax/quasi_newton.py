@@ -18,7 +18,6 @@ from .starts import SOLVED
 UNKNOWNS = 2000
 """Entries of Theta above which L-BFGS is taken."""
 _MEMORY = 30
-_EVALUATIONS = 4000
 _STALL, _STALLED = 200, 0.97
 _FTOL = 1e-10
 """Relative decrease of the squared error in a step that ends the iteration."""
@@ -55,7 +54,9 @@ class _Evaluations:
         return len(past) > _STALL and past[-1] > _STALLED * past[-1 - _STALL]
 
 
-def quasi_newton(objective: Objective, Theta: Floats, *, watch: Watch = None) -> Descent:
+def quasi_newton(
+    objective: Objective, Theta: Floats, *, iterations: int = 4000, watch: Watch = None
+) -> Descent:
     """Go down from Theta until the fit is exact, no step helps or steps hardly help."""
     evaluations = _Evaluations(objective, Theta.shape, watch)
     converged = False
@@ -67,8 +68,8 @@ def quasi_newton(objective: Objective, Theta: Floats, *, watch: Watch = None) ->
             method="L-BFGS-B",
             options={
                 "maxcor": _MEMORY,
-                "maxfun": _EVALUATIONS,
-                "maxiter": _EVALUATIONS,
+                "maxfun": iterations,
+                "maxiter": iterations,
                 "ftol": _FTOL,
                 "gtol": 0.0,
             },

@@ -8,8 +8,8 @@ depends on, such as a coordinate that is the same in all tokens of a sequence, g
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.linalg import eigh
@@ -25,7 +25,13 @@ SOLVED = 1e-10
 """Relative training error of a fit that is exact but for rounding."""
 _TRIED_REMOVALS = 3
 
-Descend = Callable[[Objective, Floats], Descent]
+
+class Descend(Protocol):
+    """A descent from Theta (m, d, d): Levenberg-Marquardt or L-BFGS."""
+
+    def __call__(self, objective: Objective, Theta: Floats, *, iterations: int = ...) -> Descent:
+        """Go down, in so many iterations at most."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,37 @@ class TokenSpace:
         return np.asarray(self.queries @ Theta @ self.keys)
 
 
+@dataclass(frozen=True)
+class Coordinates:
+    """Tokens R x of unit second moment, in which descents do not see how tokens are mixed.
+
+    A layer (T, V) on R x is the layer (R' T R, R' V) on x.
+    """
+
+    R: Floats
+    """(d, d), invertible: the identity on directions that no token has."""
+
+    @classmethod
+    def of(cls, examples: Examples) -> Coordinates:
+        """For the tokens of these examples."""
+        x = examples.queries()
+        root, span = _inverse_root(x.T @ x / len(x))
+        return cls(root + np.eye(len(span)) - span)
+
+    def objective(self, examples: Examples, *, compiled: bool) -> Objective:
+        """The reduced objective in these coordinates."""
+        return Objective(examples.mixed(self.R), compiled=compiled)
+
+    def into(self, Theta: Floats) -> Floats:
+        """Theta for x as Theta for R x."""
+        back = np.linalg.inv(self.R)
+        return np.asarray(back.T @ Theta @ back)
+
+    def out_of(self, Theta: Floats) -> Floats:
+        """Theta for R x as Theta for x."""
+        return np.asarray(self.R.T @ Theta @ self.R)
+
+
 def _inverse_root(moment: Floats) -> tuple[Floats, Floats]:
     """The pseudo-inverse's root of a second moment (d, d), and the projection on its range."""
     eigenvalues, vectors = eigh(moment, check_finite=False)
@@ -74,15 +111,27 @@ def _inverse_root(moment: Floats) -> tuple[Floats, Floats]:
     return (basis / np.sqrt(eigenvalues[kept])) @ basis.T, basis @ basis.T
 
 
-def pruned(objective: Objective, Theta: Floats, heads: int, descend: Descend) -> Descent:
-    """Take away heads, each time the one without which the others fit best, and go down again."""
+def pruned(
+    objective: Objective,
+    Theta: Floats,
+    heads: int,
+    descend: Descend,
+    *,
+    tried: int = _TRIED_REMOVALS,
+    iterations: int | None = None,
+) -> Descent:
+    """Take away heads, each time the one without which the others fit best, and go down again.
+
+    Where that is not an exact fit, the next best are tried as well, ``tried`` of them in all.
+    """
     best: Descent | None = None
     while best is None or len(Theta) > heads:
         without = [np.delete(Theta, i, axis=0) for i in range(len(Theta))]
         losses = [objective.at(each).loss for each in without]
         best = None
-        for i in np.argsort(losses, kind="stable")[:_TRIED_REMOVALS]:
-            found = descend(objective, without[i])
+        for i in np.argsort(losses, kind="stable")[:tried]:
+            limit = {} if iterations is None else {"iterations": iterations}
+            found = descend(objective, without[i], **limit)
             if best is None or found.point.loss < best.point.loss:
                 best = found
             if best.point.error <= SOLVED:
