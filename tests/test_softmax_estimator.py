@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import run_python
 
 import linattn_fast as la
 from linattn_fast.softmax.planted import planted_layer, uniform_tokens
@@ -74,3 +75,16 @@ def test_errors_call_the_arguments_by_their_names(data):
     model = Regressor(heads=1, starts=1).fit(X, Y)
     with pytest.raises(ValueError, match="X has 2 features, but SoftmaxAttentionRegressor"):
         model.predict(X[:, :, :2])
+
+
+def test_the_rest_needs_no_scikit_learn():
+    outcome = run_python(
+        "import sys; sys.modules['sklearn'] = None\n"
+        "from linattn_fast.softmax import *\n"
+        "import linattn_fast as la\n"
+        "assert 'SoftmaxAttentionRegressor' in dir(la.softmax)\n"
+        "try: la.softmax.SoftmaxAttentionRegressor\n"
+        "except ImportError as error: print(error)\n"
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("SoftmaxAttentionRegressor: scikit-learn is needed")

@@ -23,7 +23,6 @@ from .naming import calling
 from .pcg import Pcg
 from .problem import Settings
 from .result import Fit, FitInfo
-from .sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
 from .solve import Solver
 from .tokens import (
     Floats,
@@ -34,7 +33,10 @@ from .tokens import (
     as_tokens,
 )
 
-from sklearn.utils.validation import check_is_fitted  # isort: skip
+try:
+    from .sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
+except ImportError as error:
+    raise ImportError(f"LinearAttentionRegressor: {error}") from error
 
 
 class LinearAttentionRegressor(SequenceRegressor):
@@ -235,7 +237,7 @@ class LinearAttentionRegressor(SequenceRegressor):
 
     def _learned(self) -> Fit:
         """The layer, solved for if batches have come since it was last."""
-        check_is_fitted(self)
+        self._require_fitted()
         if self._fit is None:
             self._fit = self.moments_.fit(**self._solve_with).get()
         return self._fit
@@ -261,9 +263,6 @@ class LinearAttentionRegressor(SequenceRegressor):
         return self._learned().info
 
     # --------------------------------------------------------------------------------- predicting
-
-    def _require_fitted(self) -> None:
-        check_is_fitted(self)
 
     def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
         learned = self._learned()

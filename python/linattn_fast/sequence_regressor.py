@@ -17,10 +17,10 @@ from .tokens import Array, Floats, Positions, Tokens, as_targets, as_tokens, as_
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.metrics import r2_score
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise ImportError(
-        f"LinearAttentionRegressor, SoftmaxAttentionRegressor: scikit-learn is needed ({error}); "
-        "pip install 'linattn_fast[sklearn]'"
+        f"scikit-learn is needed ({error}); pip install 'linattn_fast[sklearn]'"
     ) from error
 
 
@@ -89,7 +89,7 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
 
     def _require_fitted(self) -> None:
         """Raise NotFittedError before the first fit."""
-        raise NotImplementedError
+        check_is_fitted(self)
 
     def predict(self, X: object) -> Array | list[Array]:
         """Apply the learned layer.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..naming import calling
-from ..sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
 from ..tokens import Floats, Positions, Tokens
 from .fitting import Solver, fit
 from .result import Fit
 
-# After the base, whose error says what to install
-from sklearn.utils.validation import check_is_fitted  # isort: skip
+try:
+    from ..sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
+except ImportError as error:
+    raise ImportError(f"SoftmaxAttentionRegressor: {error}") from error
 
 
 class SoftmaxAttentionRegressor(SequenceRegressor):
@@ -96,9 +97,6 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self.n_features_in_ = self.fit_.layer.d
         self.theta_, self.values_, self.report_ = self.fit_.Theta, self.fit_.W, self.fit_.report
         return self
-
-    def _require_fitted(self) -> None:
-        check_is_fitted(self, "fit_")
 
     def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
         y = self.fit_.predict(tokens)
