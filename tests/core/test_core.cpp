@@ -308,8 +308,8 @@ void test_query_sums(const Kernels& kernels, std::int64_t count, std::int64_t d,
   }
   add_query_sums(kernels, queries, 1, [](std::int64_t) {}, squares.data(), cross.data());
   add_query_sums(kernels, queries, 3, [](std::int64_t) {}, squares_3.data(), cross_3.data());
-  check(close(squares, expected_squares, 1e-12 * double(count + 100)), "squares of queries", kernels.name, d, count);
-  check(close(cross, expected_cross, 1e-12 * double(count + 100)), "cross sums of queries", kernels.name, d, count);
+  check(close(squares, expected_squares, 1e-12), "squares of queries", kernels.name, d, count);
+  check(close(cross, expected_cross, 1e-12), "cross sums of queries", kernels.name, d, count);
   check(squares == squares_3 && cross == cross_3, "query sums on three threads", kernels.name, d, count);
 }
 
