@@ -12,9 +12,12 @@ layer. Simulators of automata and Turing machines are such programs (docs/progra
     print(simulator.execute(programs.busy_beaver(2), steps=20, heads=fit))
 """
 
+from ..program_certificate import ProgramCertificate
+from .certifying import certify
 from .dfa import Automaton, DfaSimulator
 from .family import Family
 from .layer import Layer
+from .learning import learn
 from .lookup import Lookup, copy, if_then
 from .machine import (
     Computation,
@@ -38,14 +41,17 @@ __all__ = [
     "Layer",
     "Lookup",
     "Program",
+    "ProgramCertificate",
     "Record",
     "Run",
     "TuringMachine",
     "TuringSimulator",
     "binary_increment",
     "busy_beaver",
+    "certify",
     "copy",
     "if_then",
+    "learn",
     "palindrome",
     "signed",
 ]
