@@ -27,6 +27,7 @@ from ..datasets import Seed, _generator
 from ..program_certificate import ProgramCertificate
 from ..progress import Bar
 from ..result import Fit
+from ..solve import EPS
 from ..tokens import Floats, as_size
 from .determined import Determined
 from .examining import Tally, examine
@@ -233,16 +234,19 @@ def _numbers(learned: Layer, invariants: Invariants) -> Any:
 def _error(
     program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, s: Floats
 ) -> float:
-    """The largest |fit - program| in an output, over s of length one in a span."""
+    """The largest |fit - program| in an output, over s of length one in a span, rounding included."""
     own = np.full((program.d, program.d), -1, np.intp)
     own[pairs[:, 0], pairs[:, 1]] = np.arange(len(pairs))
     numbers = own[program.pairs[:, 0], program.pairs[:, 1]]  # of the program's pairs
     theirs = np.where(numbers >= 0, span[:, numbers], 0.0)
     difference = learned.action(z).many(s) - program.action(z).many(theirs)  # (m, d)
+    # The sums of n_pairs products that a run forms are themselves rounded
+    M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
+    rounding = s.shape[1] * EPS * float(np.linalg.norm(M, axis=0).max())
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
     R = np.linalg.qr(span.T, mode="r")
     answers = np.linalg.solve(R.T, difference)  # (m, d)
-    return float(np.linalg.norm(answers, axis=0).max())
+    return float(np.linalg.norm(answers, axis=0).max()) + rounding
 
 
 def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:

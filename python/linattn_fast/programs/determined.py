@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import qr, solve_triangular
+from scipy.sparse import csr_matrix
 
-from ..coverage import Coverage
 from ..result import Fit
 from ..solve import SpectralFactor
 from ..tokens import Floats
+from .layer import Indices
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,36 @@ class Asked:
         return float(np.linalg.norm(ratio, 2))
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Part of the training features that no other part meets."""
+
+    columns: Indices
+    """Its features among all, (p_b,)."""
+    scale: Floats
+    """Diagonal of D, (p_b,)."""
+    vectors: Floats | None
+    """U, (p_b, r); None where every direction is in the range."""
+
+    def outside(self, z: Floats, n_pairs: int) -> Floats:
+        """(I - U U') E_z, reduced to a triangle (at most n_pairs, n_pairs), z of the queries."""
+        u, l = np.divmod(self.columns, len(z))
+        weights = self.scale * z[l]
+        rows = np.flatnonzero(weights)
+        if self.vectors is None or len(rows) == 0:
+            return np.zeros((0, n_pairs))
+        E: Any = csr_matrix((weights[rows], (rows, u[rows])), shape=(len(u), n_pairs))
+        left = -self.vectors @ (E.T @ self.vectors).T  # (p_b, n_pairs)
+        left[rows, u[rows]] += weights[rows]
+        return _triangle(left)
+
+
+def _triangle(matrix: Floats) -> Floats:
+    """R of a QR decomposition, at most as many rows as columns."""
+    R = qr(matrix, mode="r", overwrite_a=True, check_finite=False)[0]
+    return np.ascontiguousarray(R[: matrix.shape[1]])
+
+
 class Determined:
     """The range of a fit's training features, token by token."""
 
@@ -65,18 +96,22 @@ class Determined:
                 "made with certify=False, or loaded from a file"
             )
         self.features = fit.features
-        self.coverage: Coverage = certificate.source.coverage.get()
-        self._asked: dict[bytes, Asked] = {}
-
-    @property
-    def rank(self) -> int:
+        coverage = certificate.source.coverage
+        if hasattr(coverage, 'blocks'):
+            parts = [(each.columns, each.coverage) for each in coverage.blocks]
+        else:
+            parts = [(np.arange(self.features.count), coverage.get())]
+        self._blocks = []
+        self.rank = 0
         """Of the training features."""
-        return int(self.coverage.factor.rank)
-
-    @property
-    def tolerance(self) -> float:
+        for columns, part in parts:
+            factor = part.factor
+            vectors = factor.vectors if isinstance(factor, SpectralFactor) else None
+            self._blocks.append(_Block(columns, factor.scale, vectors))
+            self.rank += int(factor.rank)
+        self.tolerance = float(coverage.tolerance)
         """Residuals up to this count as zero."""
-        return float(self.coverage.tolerance)
+        self._asked: dict[bytes, Asked] = {}
 
     def asked(self, z: Floats) -> Asked:
         """What decides where a token (d,) asks."""
@@ -86,18 +121,23 @@ class Determined:
         return self._asked[name]
 
     def _make(self, z: Floats) -> Asked:
-        features, factor = self.features, self.coverage.factor
-        q, k = features.n_pairs, features.n_queries
-        known = np.count_nonzero(z) == np.count_nonzero(z[features.queries])
-        weights = factor.scale.reshape(q, k) * z[features.queries]  # (q, k): column u of E_z
-        scale = np.linalg.norm(weights, axis=1)
-        if not isinstance(factor, SpectralFactor):  # every direction is determined
-            return Asked(np.zeros((0, q)), scale, known)
-        U: Any = factor.vectors.reshape(q, k, -1)
-        inner = np.zeros((q, factor.rank))  # (U' E_z)'
-        for l in np.flatnonzero(z[features.queries]):
-            inner += weights[:, l, None] * U[:, l]
-        outside = -(factor.vectors @ inner.T).reshape(q, k, q)
-        outside[np.arange(q), :, np.arange(q)] += weights
-        triangle = qr(outside.reshape(q * k, q), mode="r", overwrite_a=True, check_finite=False)[0]
-        return Asked(np.ascontiguousarray(triangle[:q]), scale, known)
+        q, k = self.features.n_pairs, self.features.n_queries
+        asking = z[self.features.queries]
+        known = np.count_nonzero(z) == np.count_nonzero(asking)
+        units = np.ones(q * k)
+        left = []
+        seen = np.zeros(q * k, bool)
+        for block in self._blocks:
+            units[block.columns] = block.scale
+            seen[block.columns] = True
+            part = block.outside(asking, q)
+            if len(part):
+                left.append(part)
+        weights = units.reshape(q, k) * asking
+        unseen = np.linalg.norm(np.where(seen.reshape(q, k), 0.0, weights), axis=1)
+        if unseen.any():  # features of no block are outside whatever else is there
+            left.append(np.diag(unseen)[unseen > 0])
+        triangle = np.concatenate(left) if left else np.zeros((0, q))
+        if len(left) > 1:
+            triangle = _triangle(triangle)
+        return Asked(triangle, np.linalg.norm(weights, axis=1), known)

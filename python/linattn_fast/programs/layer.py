@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,10 @@ from ..tokens import Floats
 if TYPE_CHECKING:
     from .program import Program
 
-Indices = npt.NDArray[np.intp]
+Indices: TypeAlias = npt.NDArray[np.intp]
+Map: TypeAlias = Callable[[Floats], Floats]
+Maps: TypeAlias = tuple[Map, Map, int]
+"""y of one s, y of many, and their bytes."""
 
 _CACHE_BYTES = 256 << 20
 """Actions kept; past it, they are worked out again."""
@@ -46,11 +49,10 @@ class Action:
     """Numbers of its pairs among those of the layer."""
     products: Floats
     """z[j] z[k] of these."""
-    one: Callable[[Floats], Floats]
+    one: Map
     """y (d_out,) of s (n_pairs,)."""
-    many: Callable[[Floats], Floats]
+    many: Map
     """y (N, d_out) of s (N, n_pairs)."""
-    bytes: int
 
 
 class Layer:
@@ -62,8 +64,8 @@ class Layer:
         Coordinates of a token, outputs.
     pairs
         Pairs (j, k), j <= k: (n_pairs, 2).
-    action
-        Makes ``one``, ``many`` and their bytes for a token.
+    maps
+        Makes ``one`` and ``many`` of :class:`Action` for a token, and says how many bytes they are.
     """
 
     def __init__(
@@ -71,9 +73,7 @@ class Layer:
         d: int,
         d_out: int,
         pairs: Indices,
-        maps: Callable[
-            [Floats], tuple[Callable[[Floats], Floats], Callable[[Floats], Floats], int]
-        ],
+        maps: Callable[[Floats], Maps],
     ) -> None:
         self.d, self.d_out, self.pairs = d, d_out, pairs
         self._maps = maps
@@ -99,10 +99,11 @@ class Layer:
         where = self._numbers[j, k]
         kept = where >= 0
         one, many, size = self._maps(z)
-        action = Action(where[kept], (z[j] * z[k])[kept], one, many, size)
-        if self._bytes + size <= _CACHE_BYTES:
+        action = Action(where[kept], (z[j] * z[k])[kept], one, many)
+        kept_bytes = size + len(name) + 2 * where.nbytes
+        if self._bytes + kept_bytes <= _CACHE_BYTES:
             self._actions[name] = action
-            self._bytes += size
+            self._bytes += kept_bytes
         return action
 
     def sums(self, Z: Floats) -> Floats:
@@ -142,7 +143,7 @@ class Layer:
         C = fit.coefficients.reshape(fit.d_out, features.n_pairs, features.n_queries)
         C = np.ascontiguousarray(C.transpose(2, 1, 0))  # (n_queries, n_pairs, d_out)
 
-        def maps(z: Floats) -> tuple[Callable[[Floats], Floats], Callable[[Floats], Floats], int]:
+        def maps(z: Floats) -> Maps:
             asked = z[features.queries]
             M = np.tensordot(asked[present := np.flatnonzero(asked)], C[present], axes=1)
             return lambda s: s @ M, lambda s: s @ M, M.nbytes
@@ -161,7 +162,7 @@ class Layer:
         out, u, weight = out[order], u[order], weight[order]
         starts = np.searchsorted(l[order], np.arange(d + 1))
 
-        def maps(z: Floats) -> tuple[Callable[[Floats], Floats], Callable[[Floats], Floats], int]:
+        def maps(z: Floats) -> Maps:
             asked = [(slice(starts[l], starts[l + 1]), z[l]) for l in np.flatnonzero(z)]
             rows = np.concatenate([u[at] for at, _ in asked] or [u[:0]])
             columns = np.concatenate([out[at] for at, _ in asked] or [out[:0]])
@@ -193,7 +194,7 @@ class Layer:
         pairs = np.stack(np.triu_indices(d), axis=1)
         low, high = pairs.T
 
-        def maps(z: Floats) -> tuple[Callable[[Floats], Floats], Callable[[Floats], Floats], int]:
+        def maps(z: Floats) -> Maps:
             X = heads.Q @ z  # (H, d)
 
             def many(s: Floats) -> Floats:
