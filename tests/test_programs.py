@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_programs import random_programs
 
 import linattn_fast as la
 from linattn_fast import programs
@@ -72,38 +73,6 @@ def test_errors_name_what_was_wrong(make, message):
 
 
 # ------------------------------------------------------------------- heads and the plain interpreter
-
-
-@st.composite
-def random_programs(draw):
-    """A record, lookups with random functions, and random tokens, of small numbers."""
-    shapes = st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 2), st.integers(1, 2)))
-    record = Record(
-        a=draw(shapes), b=draw(shapes), c=programs.Attribute(draw(shapes), signed=True)
-    )
-    lists = {name: list(each.values()) for name, each in record.attributes.items()}
-
-    def lookup():
-        query, key, value, into = (draw(st.sampled_from("abc")) for _ in range(4))
-        match = {q: draw(st.sampled_from([None, *lists[key]])) for q in lists[query]}
-        targets = st.sampled_from([None, *lists[into]])
-        if into == "c":
-            weights = st.dictionaries(st.sampled_from(lists["c"]), st.integers(-2, 2), max_size=2)
-            targets = st.one_of(targets, weights)
-        write = {(q, v): draw(targets) for q in lists[query] for v in lists[value]}
-        return Lookup(query, key, value, into, match.get, lambda q, v: write[q, v])
-
-    def token():
-        made = {}
-        for name in draw(st.sets(st.sampled_from("abc"), min_size=1)):
-            made[name] = draw(st.sampled_from(lists[name]))
-            if name == "c":
-                values = st.sampled_from(lists["c"])
-                made[name] = draw(st.dictionaries(values, st.integers(-2, 2), max_size=2))
-        return made
-
-    program = Program(record, [lookup() for _ in range(draw(st.integers(1, 3)))])
-    return program, [token() for _ in range(draw(st.integers(1, 5)))]
 
 
 @settings(max_examples=150, deadline=None)
