@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from .block_coverage import BlockCoverage
 from .coverage import Coverage, coverage_of_samples, describe
 from .device import device_of, module_of, on_device, to_host
 from .features import Features
@@ -98,7 +99,7 @@ class Certificate:
         source = None if self.source is None else self.source.get()
         return replace(self, spectrum=spectrum, source=source)
 
-    def _coverage(self) -> Coverage:
+    def _coverage(self) -> Coverage | BlockCoverage:
         if self.source is None:
             raise ValueError(
                 "certificate: it has neither moments nor data to answer this from, because it was "
@@ -292,9 +293,13 @@ class Source:
     """Tokens, weights and positions, of fewer samples than features."""
     factor: SpectralFactor | None = None
     """From the features themselves, where it was made already."""
+    blocks: BlockCoverage | None = None
+    """Where the data was solved in blocks: the range of each."""
 
     def get(self) -> Source:
         """The same, on the host."""
+        if self.blocks is not None:  # made there
+            return self
         moments = None if self.moments is None else self.moments.get()
         factor = None if self.factor is None else self.factor.get()
         if self.data is None:
@@ -308,8 +313,10 @@ class Source:
         return device_of(self.moments, *(self.data or ())[:1])
 
     @cached_property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> Coverage | BlockCoverage:
         """Factorise, once, where the moments or the data are."""
+        if self.blocks is not None:
+            return self.blocks
         with on_device(self.device):
             return self._factorised()
 

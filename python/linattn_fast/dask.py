@@ -275,7 +275,7 @@ def fit(
     kind = _kind(positions, features, backend, precision, threads)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    if settings.solver in ("dual", "qr"):
+    if settings.solver in ("dual", "qr", "blocks"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data in one place; on a cluster, 'cholesky', "
             "'eigh' or 'pcg'"

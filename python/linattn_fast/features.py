@@ -15,7 +15,11 @@ import numpy.typing as npt
 
 from .device import module_of, on_device
 from .non_finite import non_finite_error
+from .prefixes import Samples, occurring_pairs
 from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
+
+_QUERIES_AT_ONCE = 1 << 13
+"""Looked at together."""
 
 
 def pair_count(d: int) -> int:
@@ -147,12 +151,11 @@ class Features:
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
-        together = np.zeros((tokens.d, tokens.d), dtype=bool)
-        queries = np.zeros(tokens.d, dtype=bool)
-        for sequence in tokens:
-            present = sequence != 0
-            together |= present.T.astype(np.float32) @ present.astype(np.float32) > 0
-            queries |= present[-1] if positions == "last" else present.any(axis=0)
+        together = occurring_pairs(tokens)
+        queries = np.diagonal(together)
+        if positions == "last":
+            parts = Samples.of(tokens, positions).parts(_QUERIES_AT_ONCE)
+            queries = np.any([(part.query_tokens() != 0).any(axis=0) for _, part in parts], axis=0)
         pairs = np.argwhere(np.triu(together))
         if len(pairs) == 0 or not queries.any():
             raise ValueError(

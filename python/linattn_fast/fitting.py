@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 from .assembling import assemble
 from .backend import Precision, get_backend
+from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
+from .block_fit import fit_blocks
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
@@ -105,7 +107,7 @@ def fit_moments(
 
 
 def _fit_moments(moments: Moments, settings: Settings) -> Fit:
-    if settings.solver in ("dual", "qr", "pcg"):
+    if settings.solver in ("dual", "qr", "pcg", "blocks"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
         )
@@ -225,7 +227,9 @@ def fit(
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
         ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
-        features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
+        features; its certificate is an estimate), "blocks" (queries that never occur together, as
+        of one-hot tokens, each group with its own samples and features), or "auto": "blocks" where
+        there are such groups and the whole would take longer; the dual where the samples are fewer;
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
         memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
@@ -267,6 +271,8 @@ def fit(
     Bar(0, "", progress)  # checked before any work, as everything else
     with on_device(device_of(Z)):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        if (blocks := as_blocks(problem, settings)) is not None:
+            return fit_blocks(*blocks, progress=progress)
         return _fit(problem, settings, progress)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .backend import get_backend
+from .chosen_layer import outputs_of
 from .device import module_of
 from .normal_operator import Gradient, added
 from .problem import Problem
@@ -56,10 +57,8 @@ def _gradient_of_part(part: Problem, C: Floats) -> Gradient:
             part.tokens, part.targets, part.weights, part.positions, part.features, keep=False
         )
         return operator.gradient(C)
-    full = np.ascontiguousarray(part.features.expand(C))
-    rest = np.asarray(
-        part.targets.rows() - engine.coefficients(full, part.tokens, part.positions)
-    )  # y - C h, (samples, d_out)
+    outputs = outputs_of(C, part.features, part.tokens, part.positions, engine)
+    rest = np.asarray(part.targets.rows() - outputs)  # y - C h, (samples, d_out)
     sums = engine.moments(
         part.tokens,
         part.targets.with_rows(rest),

@@ -10,6 +10,7 @@ import numpy as np
 from . import storage
 from .backend import get_backend
 from .certificate import Certificate
+from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
 from .features import Features
 from .heads import Heads, Recovery
@@ -148,8 +149,7 @@ class Fit:
         tokens = as_tokens(Z, offsets, d=self.d)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
-            full = self.features.expand(self.coefficients)
-        y = engine.coefficients(full, tokens, where)
+            y = outputs_of(self.coefficients, self.features, tokens, where, engine)
         return y if where == "last" else tokens.restore(y)
 
     def save(self, path: storage.PathLike) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -99,6 +100,18 @@ class Tokens:
         if isinstance(self.storage, tuple):
             return np.array([len(sequence) for sequence in self.storage], dtype=np.int64)
         return np.full(len(self), self.storage.shape[1], dtype=np.int64)
+
+    @cached_property
+    def beginnings(self) -> npt.NDArray[np.intp]:
+        """A number for each sequence, (N,), the same where they begin at one place in memory.
+
+        Such sequences, on the host, are prefixes of the longest of them.
+        """
+        if not isinstance(self.storage, tuple) or self.device is not None:
+            return np.arange(len(self))
+        known: dict[tuple[object, ...], int] = {}
+        places = ((a.__array_interface__["data"][0], a.strides) for a in self.storage)
+        return np.array([known.setdefault(place, len(known)) for place in places], dtype=np.intp)
 
     @property
     def n_rows(self) -> int:
