@@ -62,8 +62,10 @@ def test_numbers_that_might_not_be_exact_are_refused():
 
 
 def all_runs(program, tokens):
-    """Every run of the family: (contexts, n + tokens, d)."""
-    return np.concatenate([run_many(program.layer, Z, tokens) for Z in program.family.chunks(5000)])
+    """Every run of the family, or many of them: (contexts, n + tokens, d)."""
+    if program.family.count > 2000:
+        return run_many(program.layer, program.family.sample(2000, np.random.default_rng(0)), tokens)
+    return np.concatenate([run_many(program.layer, Z, tokens) for Z in program.family.chunks(500)])
 
 
 def sequences_by_last_token(program, found, tokens):
@@ -114,18 +116,27 @@ def test_the_spaces_of_machines_are_those_of_all_their_runs(program, tokens):
     for token, rows in by_last.items():
         space = found.spaces[token]
         assert space.contains(np.column_stack([rows, np.ones(len(rows))]))
-    needed = rank_of_features(found.pairs, {token: rows for token, rows in by_last.items()})
-    assert rank_of_features(found.pairs, found.directions) == needed
+    assert rank_of_features(found.directions) == rank_of_features(
+        {token: basis(rows) for token, rows in by_last.items()}
+    )
 
 
-def rank_of_features(pairs, rows_by_token):
+def basis(rows):
+    span = IntegerSpan(rows.shape[1])
+    span.add(rows)
+    return span.rows
+
+
+def rank_of_features(rows_by_token):
+    """Of s (x) z, all tokens together."""
     features = [
         np.einsum("nu,l->nul", rows, np.array(token)).reshape(len(rows), -1)
         for token, rows in rows_by_token.items()
     ]
     H = np.concatenate(features)
     H = H[:, H.any(axis=0)]
-    return np.linalg.matrix_rank(H.T @ H)
+    values = np.linalg.eigvalsh(H @ H.T if len(H) < H.shape[1] else H.T @ H)
+    return int((values > 1e-9 * values[-1]).sum())
 
 
 def test_every_cell_of_a_tape_holds_one_symbol_at_any_time():
@@ -140,7 +151,7 @@ def test_every_cell_of_a_tape_holds_one_symbol_at_any_time():
 
 def test_the_universal_machine_has_the_known_rank():
     found = Invariants(TuringSimulator(2, 2, 3))
-    assert rank_of_features(found.pairs, found.asking) == 1294
+    assert rank_of_features(found.asking) == 1294
 
 
 def test_what_never_ends_is_not_called_finite(monkeypatch):
@@ -152,5 +163,13 @@ def test_what_never_ends_is_not_called_finite(monkeypatch):
         slots=[[{"amount": {0: 2}}]],
     )
     monkeypatch.setattr(invariants, "_MOST_TOKENS", 20)
-    with pytest.raises(NotFiniteError, match="more than 20 tokens"):
+    with pytest.raises(NotFiniteError, match="more than 20 tokens|very large"):
+        Invariants(program)
+
+
+def test_weights_that_are_not_whole_prove_nothing():
+    record = Record(amount=programs.signed(1), one=1)
+    half = Lookup("one", "one", "one", "amount", write=lambda *_: {0: 0.5})
+    program = Program(record, [half], slots=[[{"one": 0}]])
+    with pytest.raises(NotFiniteError, match="not whole"):
         Invariants(program)

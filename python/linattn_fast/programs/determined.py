@@ -19,6 +19,7 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 from scipy.sparse import csr_matrix
 
+from ..block_coverage import BlockCoverage
 from ..result import Fit
 from ..solve import SpectralFactor
 from ..tokens import Floats
@@ -97,7 +98,7 @@ class Determined:
             )
         self.features = fit.features
         coverage = certificate.source.coverage
-        if hasattr(coverage, 'blocks'):
+        if isinstance(coverage, BlockCoverage):
             parts = [(each.columns, each.coverage) for each in coverage.blocks]
         else:
             parts = [(np.arange(self.features.count), coverage.get())]

@@ -28,6 +28,8 @@ def _product(left: Floats, right: Floats) -> Floats:
 
 def _primitive(rows: Floats) -> Floats:
     """Rows divided by the greatest common divisor of their entries; rows of zeros left out."""
+    if _largest(rows) > _EXACT:
+        raise OverflowError("numbers too large for exact arithmetic")
     rows = rows[rows.any(axis=1)]
     divisors = np.gcd.reduce(rows.astype(np.int64), axis=1) if len(rows) else np.ones(0)
     return np.asarray(rows / divisors[:, None])

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,6 +46,8 @@ Key = tuple[int, int]
 _MOST_TOKENS = 4096
 _MOST_FINDINGS = 2_000_000
 _MOST_BYTES = 2 << 30
+_LARGEST = 2.0**20
+"""Weights up to this: products of them are exact, and so are sums of many."""
 
 
 class NotFiniteError(Exception):
@@ -83,8 +85,9 @@ class Findings:
         while self._waiting:
             token = next(iter(self._waiting))
             del self._waiting[token]
-            for each in self.transitions(token):
-                self._append(each)
+            for step in self.transitions(token):
+                found = {key: {sums} for key, sums in step.found}
+                self._append(step.token, self.reached[token] | found)
 
     def _addition(self, token: Vector) -> list[tuple[Key, Vector]]:
         """What a token adds to the findings of each key, where that is not nothing."""
@@ -102,6 +105,8 @@ class Findings:
         sums: dict[Key, set[Vector]] = {
             (i, k): {(0.0,) * len(self._values[i])} for i, k in self.keys
         }
+        for z in itertools.chain(*before):
+            _require_whole(tuple(z.tolist()))
         for slot in before:
             choices: dict[Key, set[Vector]] = defaultdict(set)
             added = [dict(self._addition(tuple(z.tolist()))) for z in slot]
@@ -111,25 +116,28 @@ class Findings:
             for key, given in choices.items():
                 sums[key] = {_sum(a, b) for a in sums[key] for b in given}
         for z in starts:
-            token: Vector = tuple(z.tolist())
-            for key, given in sums.items():
-                self._reach(token, key, given)
+            self._append(tuple(z.tolist()), sums)
 
-    def _reach(self, token: Vector, key: Key, sums: set[Vector]) -> None:
-        """A sequence that ends with ``token`` may have these sums; the token's own come on top."""
+    def _append(self, token: Vector, before: Mapping[Key, set[Vector]]) -> None:
+        """Sequences with these sums may be followed by ``token``, whose own come on top."""
         known = self.reached.get(token)
         if known is None:
             if len(self.reached) >= _MOST_TOKENS:
                 raise NotFiniteError(f"more than {_MOST_TOKENS:,} tokens can occur")
-            known = self.reached[token] = {each: set() for each in self.keys}
-        own = dict(self._addition(token)).get(key)
-        new = (sums if own is None else {_sum(each, own) for each in sums}) - known[key]
-        if new:
-            known[key] |= new
-            self._size += len(new)
+            _require_whole(token)
+            known = self.reached[token] = {key: set() for key in self.keys}
             self._waiting[token] = None
-            if self._size > _MOST_FINDINGS:
-                raise NotFiniteError(f"lookups can find more than {_MOST_FINDINGS:,} things")
+        additions = dict(self._addition(token))
+        for key in self.keys:
+            own = additions.get(key)
+            sums = before[key] if own is None else {_sum(each, own) for each in before[key]}
+            new = sums - known[key]
+            if new:
+                known[key] |= new
+                self._size += len(new)
+                self._waiting[token] = None
+        if self._size > _MOST_FINDINGS:
+            raise NotFiniteError(f"lookups can find more than {_MOST_FINDINGS:,} things")
 
     def asked(self, token: Vector) -> list[tuple[Key, float, int]]:
         """Keys that a token asks for, with its weight and the coordinate that asks."""
@@ -157,15 +165,15 @@ class Findings:
             if y.any():
                 yield Transition(token, tuple(at.items()), tuple((y + 0.0).tolist()))
 
-    def _append(self, step: Transition) -> None:
-        found = dict(step.found)
-        for key in self.keys:
-            before = {found[key]} if key in found else self.reached[step.last][key]
-            self._reach(step.token, key, set(before))
-
     def columns(self, key: Key) -> list[tuple[int, int]]:
         """The pairs (j, k), j <= k, in which the finding of a key stands."""
         return [(min(key[1], j), max(key[1], j)) for j in self._values[key[0]]]
+
+
+def _require_whole(token: Vector) -> None:
+    """Raise where arithmetic with a token is not exact."""
+    if any(abs(weight) > _LARGEST or weight != round(weight) for weight in token):
+        raise NotFiniteError("tokens have weights that are not whole, or very large")
 
 
 def _sum(a: Vector, b: Vector) -> Vector:
