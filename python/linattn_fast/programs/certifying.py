@@ -16,9 +16,10 @@ sampled
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.stats import beta
@@ -118,7 +119,19 @@ def certify(
     return _by_runs(program, determined, tally, steps, confidence, exhaustive, why)
 
 
-def _drawn(program: Program, samples: int, size: int, rng: np.random.Generator) -> Any:
+_KNOWN: WeakKeyDictionary[Program, Invariants] = WeakKeyDictionary()
+
+
+def invariants_of(program: Program) -> Invariants:
+    """The invariants of a program, found once; they do not depend on what was learned."""
+    if program not in _KNOWN:
+        _KNOWN[program] = Invariants(program)
+    return _KNOWN[program]
+
+
+def _drawn(
+    program: Program, samples: int, size: int, rng: np.random.Generator
+) -> Iterator[Floats]:
     for first in range(0, samples, size):
         yield program.family.sample(min(size, samples - first), rng)
 
@@ -184,7 +197,7 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
         )
 
     try:
-        invariants = Invariants(program)
+        invariants = invariants_of(program)
     except (NotFiniteError, OverflowError) as error:
         return found("undecided", f"no proof for any number of steps: {error}")
     spaces = invariants.asking

@@ -31,7 +31,7 @@ def learn(
     traces: Sequence[Run],
     *,
     heads: Literal["minimal", "svd"] | None = None,
-    solver: Solver | Pcg = "auto",
+    solver: Solver | Pcg = "blocks",
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
@@ -46,7 +46,8 @@ def learn(
     heads
         Whether to recover heads as well. Running needs none: it takes the coefficients.
     solver, memory_limit, progress
-        As for :func:`linattn_fast.fit`.
+        As for :func:`linattn_fast.fit`. Tokens are one-hot, so most queries never occur together,
+        and "blocks" solves for each group of them by itself.
 
     Returns
     -------
