@@ -10,9 +10,7 @@ from linattn_fast.programs import Lookup, Program, Record
 def random_programs(draw, slots=False):
     """A program of random lookups, and random tokens or a family of contexts, of small numbers."""
     shapes = st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 2), st.integers(1, 2)))
-    record = Record(
-        a=draw(shapes), b=draw(shapes), c=programs.Attribute(draw(shapes), signed=True)
-    )
+    record = Record(a=draw(shapes), b=draw(shapes), c=programs.Attribute(draw(shapes), signed=True))
     lists = {name: list(each.values()) for name, each in record.attributes.items()}
 
     def lookup():

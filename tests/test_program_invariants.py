@@ -58,13 +58,15 @@ def test_numbers_that_might_not_be_exact_are_refused():
         eliminated(rows, np.arange(2))
 
 
-# ---------------------------------------------------------------------------------- what they contain
+# -------------------------------------------------------------------------------- what they contain
 
 
 def all_runs(program, tokens):
     """Every run of the family, or many of them: (contexts, n + tokens, d)."""
     if program.family.count > 2000:
-        return run_many(program.layer, program.family.sample(2000, np.random.default_rng(0)), tokens)
+        return run_many(
+            program.layer, program.family.sample(2000, np.random.default_rng(0)), tokens
+        )
     return np.concatenate([run_many(program.layer, Z, tokens) for Z in program.family.chunks(500)])
 
 
@@ -147,11 +149,6 @@ def test_every_cell_of_a_tape_holds_one_symbol_at_any_time():
         assert set(sums) >= {(0, program.record.coordinate("cell", cell)) for cell in range(4)}
         for (instruction, _), given_sums in sums.items():
             assert instruction == 1 or given_sums <= symbols, token
-
-
-def test_the_universal_machine_has_the_known_rank():
-    found = Invariants(TuringSimulator(2, 2, 3))
-    assert rank_of_features(found.asking) == 1294
 
 
 def test_what_never_ends_is_not_called_finite(monkeypatch):

@@ -41,7 +41,8 @@ def test_an_automaton_shows_its_table():
         "   0  |  0  1",
         "   1* |  1  0",
     ]
-    assert automaton.accepts([1, 0]) and not automaton.accepts([1, 1])
+    assert automaton.accepts([1, 0])
+    assert not automaton.accepts([1, 1])
 
 
 @pytest.mark.parametrize("size", [(2, 2, 4), (3, 2, 5), (4, 3, 6)])
@@ -90,7 +91,8 @@ def test_binary_increment_adds_one(number):
     done = simulator.execute(
         programs.binary_increment(), word, at=1, steps=50, heads=simulator.heads()
     )
-    assert done.halted and done.state == "done"
+    assert done.halted
+    assert done.state == "done"
     assert int(done.text.strip("_"), 2) == number + 1
     assert done == programs.binary_increment().run(word, n_cells=7, steps=50, at=1)
 
@@ -123,7 +125,8 @@ def test_a_smaller_machine_runs_on_a_larger_simulator():
 def test_a_machine_that_does_not_halt_stops_with_its_steps():
     machine = TuringMachine({("go", "0"): ("go", "0", "R")})
     done = TuringSimulator(1, 1, 3).execute(machine, steps=7)
-    assert len(done) == 7 and not done.halted
+    assert len(done) == 7
+    assert not done.halted
     assert str(done).endswith("did not halt after 7 steps")
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from scipy.linalg import qr, solve_triangular
 from scipy.stats import beta
 
 from ..datasets import Seed, _generator
@@ -129,9 +130,7 @@ def invariants_of(program: Program) -> Invariants:
     return _KNOWN[program]
 
 
-def _drawn(
-    program: Program, samples: int, size: int, rng: np.random.Generator
-) -> Iterator[Floats]:
+def _drawn(program: Program, samples: int, size: int, rng: np.random.Generator) -> Iterator[Floats]:
     for first in range(0, samples, size):
         yield program.family.sample(min(size, samples - first), rng)
 
@@ -198,8 +197,8 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
 
     try:
         invariants = invariants_of(program)
-    except (NotFiniteError, OverflowError) as error:
-        return found("undecided", f"no proof for any number of steps: {error}")
+    except (NotFiniteError, OverflowError) as reason:
+        return found("undecided", f"no proof for any number of steps: {reason}")
     spaces = invariants.asking
     numbers = _numbers(learned, invariants)
     inside = numbers >= 0
@@ -208,9 +207,10 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
         z = np.array(token)
         s = np.zeros((len(span), len(learned.pairs)))
         s[:, numbers[inside]] = span[:, inside]
-        if span[:, ~inside].any() or (
-            largest := determined.asked(z).largest(s)
-        ) > determined.tolerance:
+        if (
+            span[:, ~inside].any()
+            or (largest := determined.asked(z).largest(s)) > determined.tolerance
+        ):
             bad += 1
             continue
         residual = max(residual, largest)
@@ -244,10 +244,8 @@ def _numbers(learned: Layer, invariants: Invariants) -> Any:
     return table[invariants.pairs[:, 0], invariants.pairs[:, 1]]
 
 
-def _error(
-    program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, s: Floats
-) -> float:
-    """The largest |fit - program| in an output, over s of length one in a span, rounding included."""
+def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, s: Floats) -> float:
+    """The largest |fit - program|, rounding included, over s of length one in a span."""
     own = np.full((program.d, program.d), -1, np.intp)
     own[pairs[:, 0], pairs[:, 1]] = np.arange(len(pairs))
     numbers = own[program.pairs[:, 0], program.pairs[:, 1]]  # of the program's pairs
@@ -257,8 +255,8 @@ def _error(
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
     rounding = s.shape[1] * EPS * float(np.linalg.norm(M, axis=0).max())
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
-    R = np.linalg.qr(span.T, mode="r")
-    answers = np.linalg.solve(R.T, difference)  # (m, d)
+    R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
+    answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
     return float(np.linalg.norm(answers, axis=0).max()) + rounding
 
 

@@ -35,7 +35,9 @@ class Tally:
         return Tally(**{**sums, "residual": max(self.residual, other.residual)})
 
 
-def examine(program: Layer, learned: Layer, determined: Determined, Z: Floats, tokens: int) -> Tally:
+def examine(
+    program: Layer, learned: Layer, determined: Determined, Z: Floats, tokens: int
+) -> Tally:
     """Look at runs of at most ``tokens`` from contexts (N, n, d)."""
     N, n, _ = Z.shape
     runs = run_many(program, Z, tokens)
@@ -82,9 +84,9 @@ def _strange(learned: Layer, runs: Floats) -> np.ndarray[tuple[int, ...], np.dty
                 if not seen[j, k]:
                     unseen.setdefault((int(j), int(k)), []).append(rows)
     strange = np.zeros((N, length), bool)
-    for (j, k), parts in unseen.items():
+    for (low, high), parts in unseen.items():
         rows = np.concatenate(parts)
         products = np.zeros(len(flat))
-        products[rows] = flat[rows, j] * flat[rows, k]
+        products[rows] = flat[rows, low] * flat[rows, high]
         strange |= np.cumsum(products.reshape(N, length), axis=1) != 0
     return strange

@@ -45,7 +45,8 @@ def eliminated(rows: Floats, columns: Array) -> tuple[Floats, Array]:
     pivots
         Columns in which these rows, and no others, are not zero.
     """
-    rows, pivots = rows.copy(), []
+    rows = rows.copy()
+    pivots: list[int] = []
     for column in columns:
         done = len(pivots)
         free = done + np.flatnonzero(rows[done:, column])
@@ -63,7 +64,7 @@ def eliminated(rows: Floats, columns: Array) -> tuple[Floats, Array]:
             changed = rows[others] * value - factors * rows[done]
             divisors = np.gcd.reduce(changed.astype(np.int64), axis=1)
             rows[others] = changed / np.maximum(divisors, 1)[:, None]
-        pivots.append(column)
+        pivots.append(int(column))
     return rows, np.array(pivots, dtype=np.intp)
 
 

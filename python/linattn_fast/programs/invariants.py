@@ -249,9 +249,7 @@ class Invariants:
                 entry = np.zeros(len(rows)) if number is None else rows[:, number]
                 conditions.append(entry - amount * rows[:, -1])
         left = np.stack(conditions, axis=1) if conditions else np.zeros((len(rows), 0))
-        reduced, pivots = eliminated(
-            np.concatenate([left, rows], axis=1), np.arange(left.shape[1])
-        )
+        reduced, pivots = eliminated(np.concatenate([left, rows], axis=1), np.arange(left.shape[1]))
         kept = reduced[len(pivots) :, left.shape[1] :]
         if not kept[:, -1].any():  # directions alone: no sequence meets the condition
             return np.zeros((0, rows.shape[1]))

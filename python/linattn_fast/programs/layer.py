@@ -114,7 +114,7 @@ class Layer:
             s += Z[:, t, j] * Z[:, t, k]
         return s
 
-    # ------------------------------------------------------------------------------ where it is from
+    # ----------------------------------------------------------------------------- where it is from
 
     @classmethod
     def of(cls, layer: Layer | Heads | Fit | Program, d: int) -> Layer:
@@ -169,7 +169,7 @@ class Layer:
             values = np.concatenate([weight[at] * size for at, size in asked] or [weight[:0]])
             M: Any = csr_matrix((values, (columns, rows)), shape=(d, len(pairs)))
             return (
-                lambda s: np.bincount(columns, values * s[rows], d),
+                lambda s: np.asarray(np.bincount(columns, values * s[rows], d), np.float64),
                 lambda s: np.asarray((M @ s.T).T),
                 3 * values.nbytes,
             )

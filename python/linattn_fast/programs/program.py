@@ -132,7 +132,7 @@ class Program:
             )
         return self._family
 
-    # ------------------------------------------------------------------------------------ as a layer
+    # ----------------------------------------------------------------------------------- as a layer
 
     @cached_property
     def entries(self) -> tuple[Indices, Indices, Indices, Indices, Floats]:
@@ -189,7 +189,7 @@ class Program:
                         sums += amount * found * weight * written
         return self.record.weights(sums)
 
-    # --------------------------------------------------------------------------------------- running
+    # -------------------------------------------------------------------------------------- running
 
     def encode(self, context: Context) -> Floats:
         """Tokens as an array (n, d); an array is checked and returned as float64."""

@@ -3,7 +3,9 @@
 A record lays out the coordinates of a token, attribute after attribute. A token has some of the
 attributes, each with one of its values, and is the sum of their unit vectors:
 
-    z = sum over attributes of e[attribute, value]        signed: sum of weight * e[attribute, value]
+    z = sum over attributes of e[attribute, value]
+
+or, of signed attributes, the sum of weight * e[attribute, value].
 
 An attribute with a shape (m, n) has one coordinate for each pair of values: a joint one-hot.
 """
@@ -79,7 +81,7 @@ class Attribute:
             if len(parts) != len(self.shapes):
                 raise IndexError
             for part, size in zip(parts, self.shapes, strict=True):
-                each = operator.index(part)  # type: ignore[arg-type]  # anything may be given
+                each = operator.index(part)
                 if not 0 <= each < size:
                     raise IndexError
                 number = number * size + each

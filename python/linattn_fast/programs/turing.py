@@ -92,7 +92,7 @@ class TuringSimulator(Program):
     def _step(self, reading: tuple[int, int, int], action: tuple[int, int, int]) -> Token:
         """The token after a step: what changes in the cell, and where the head is next."""
         (cell, _, old), (state, new, move) = reading, action
-        changes = {} if new == old else {new: 1.0, old: -1.0}
+        changes: dict[Value, float] = {} if new == old else {new: 1.0, old: -1.0}
         return {
             "cell": cell,
             "symbol": changes,
