@@ -257,7 +257,7 @@ def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, 
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
     R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
     answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
-    return float(np.linalg.norm(answers, axis=0).max()) + rounding
+    return float(np.max(np.linalg.norm(answers, axis=0))) + rounding
 
 
 def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:
