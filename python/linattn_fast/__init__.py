@@ -39,6 +39,7 @@ from .threads import get_num_threads, set_num_threads
 __version__ = _VERSION
 
 if _TYPE_CHECKING:
+    from . import programs as programs
     from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
 
 # LinearAttentionRegressor is not among these, so that a star needs no scikit-learn.
@@ -83,11 +84,15 @@ def __getattr__(name: str) -> object:
         from .estimator import LinearAttentionRegressor  # noqa: PLC0415  # optional
 
         return LinearAttentionRegressor
+    if name == "programs":  # when asked for: most users need none of it
+        import importlib  # noqa: PLC0415
+
+        return importlib.import_module(".programs", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "LinearAttentionRegressor"]
+    return [*globals(), "LinearAttentionRegressor", "programs"]
 
 
 def _warn_if_not_compiled() -> None:
