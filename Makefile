@@ -9,7 +9,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 # The CUDA kernels are compiled for the tests' emulator as well, where it runs.
 EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 
-.PHONY: demo test lint docs bench bench-scale bench-stream bench-cuda count wheel wheel-cuda clean
+.PHONY: demo test lint docs bench bench-scale bench-softmax bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -32,6 +32,10 @@ bench: $(VENV)/installed
 # The matrix-free solver on large problems: about ten minutes and 8 GB of memory.
 bench-scale: $(VENV)/installed
 	$(BIN)/python bench/scale.py
+
+# Planted softmax layers: how often they are learned, and how fast; about ten minutes.
+bench-softmax: $(VENV)/installed
+	$(BIN)/python bench/softmax.py
 
 # Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
 bench-stream: $(VENV)/installed

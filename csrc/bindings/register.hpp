@@ -10,5 +10,6 @@ void register_moments(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);
 void register_layer(pybind11::module_& module);
+void register_query_sums(pybind11::module_& module);
 
 }  // namespace linattn::bindings

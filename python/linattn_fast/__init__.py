@@ -15,7 +15,7 @@ the fewest heads that have its coefficients are found
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import datasets
+from . import datasets, softmax
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
@@ -74,6 +74,7 @@ __all__ = [
     "recover_heads",
     "ridge_path",
     "set_num_threads",
+    "softmax",
 ]
 
 

@@ -75,3 +75,6 @@ def generate(
     decimals: int | None,
     threads: int,
 ) -> _Floats: ...
+def add_query_sums(
+    x: _Floats, A: _Floats, G: _Floats, squares: _Floats, cross: _Floats, threads: int
+) -> None: ...

@@ -8,90 +8,38 @@ X is what the rest of the package calls Z: (N, n, d), or a list or an object arr
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 
 from .backend import Precision
 from .certificate import Certificate
 from .device import to_host
 from .features import Features
 from .fitting import fit
-from .foreign import axes_of
 from .heads import Heads
 from .moments import Moments
+from .naming import calling
 from .pcg import Pcg
 from .problem import Settings
 from .result import Fit, FitInfo
 from .solve import Solver
 from .tokens import (
-    Array,
     Floats,
     Positions,
     Tokens,
     as_positions,
     as_targets,
     as_tokens,
-    as_weights,
 )
 
 try:
-    from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.metrics import r2_score
-    from sklearn.utils.validation import check_is_fitted
+    from .sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
 except ImportError as error:
-    raise ImportError(
-        f"LinearAttentionRegressor: scikit-learn is needed ({error}); "
-        "pip install 'linattn_fast[sklearn]'"
-    ) from error
+    raise ImportError(f"LinearAttentionRegressor: {error}") from error
 
 
-@contextmanager
-def _calling_tokens_x() -> Iterator[None]:
-    """Errors about Z are about X here."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        message = re.sub(r"\bZ\b", "X", str(error))
-        if message == str(error):
-            raise
-        raise type(error)(message) from None
-
-
-def _sequences(value: object) -> object:
-    """An object array of sequences as a list; everything else as it is."""
-    if issparse(value):
-        raise TypeError("X: sparse input is not supported; an array (N, n, d) is needed")
-    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
-        return list(value)
-    return value
-
-
-def _targets(y: object, X: object, positions: Positions) -> object:
-    """Targets in the form that goes with X: one a token, a list for a list."""
-    if y is None:
-        raise ValueError(
-            "y: targets are needed; LinearAttentionRegressor requires y to be passed, "
-            "but the target y is None"
-        )
-    if positions == "last":
-        return y
-    ragged = isinstance(_sequences(X), list | tuple)
-    return list(y) if ragged and isinstance(y, np.ndarray) else _sequences(y)
-
-
-def _lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
-    """Whether checked targets came without the axis of outputs, which means one."""
-    if positions != "last" and isinstance(_sequences(X), list | tuple):
-        return axes_of(y[0]) == 1
-    return axes_of(y) == (1 if positions == "last" else 2)
-
-
-class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
+class LinearAttentionRegressor(SequenceRegressor):
     """Linear attention learned to the global optimum, for scikit-learn's tools.
 
     Minimises ``(1/W) sum_i w_i ||C h(X_i) - y_i||^2 + alpha ||C||_F^2`` over the coefficients C of
@@ -183,13 +131,6 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         self.certify = certify
         self.memory_limit = memory_limit
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = False
-        tags.input_tags.three_d_array = True
-        tags.target_tags.multi_output = True
-        return tags
-
     # ----------------------------------------------------------------------------------- learning
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> LinearAttentionRegressor:
@@ -211,10 +152,10 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
             This object.
         """
         positions = as_positions(self.positions)
-        given = _targets(y, X, positions)
-        with _calling_tokens_x():
+        given = self._targets(y, X, positions)
+        with calling(Z="X"):
             result = fit(
-                _sequences(X),
+                sequences(X),
                 given,
                 sample_weight=sample_weight,
                 positions=positions,
@@ -226,7 +167,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         if hasattr(self, "moments_"):
             del self.moments_
         self._fit: Fit | None = result
-        self._flat_targets = _lacks_last_axis(given, X, positions)
+        self._flat_targets = lacks_last_axis(given, X, positions)
         self.n_features_in_ = result.d
         return self
 
@@ -263,9 +204,9 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
                 "partial_fit: the moments of what fit has learned are not kept; "
                 "begin with partial_fit on a new estimator, or clone this one"
             )
-        given = _targets(y, X, positions)
-        with _calling_tokens_x():
-            tokens = as_tokens(_sequences(X))
+        given = self._targets(y, X, positions)
+        with calling(Z="X"):
+            tokens = as_tokens(sequences(X))
             if begun is not None:
                 self._require_width(tokens)
             d_out = as_targets(given, tokens, positions).d
@@ -280,7 +221,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
             # Raises where outputs or parameters have changed in between
             moments = batch if begun is None else begun + batch
         if begun is None:
-            self._flat_targets = _lacks_last_axis(given, X, positions)
+            self._flat_targets = lacks_last_axis(given, X, positions)
         self.moments_: Moments = moments
         self.n_features_in_ = moments.d
         self._solve_with = solving
@@ -296,7 +237,7 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
 
     def _learned(self) -> Fit:
         """The layer, solved for if batches have come since it was last."""
-        check_is_fitted(self)
+        self._require_fitted()
         if self._fit is None:
             self._fit = self.moments_.fit(**self._solve_with).get()
         return self._fit
@@ -323,66 +264,8 @@ class LinearAttentionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
 
     # --------------------------------------------------------------------------------- predicting
 
-    def _require_width(self, tokens: Tokens) -> None:
-        """Check the coordinates of new tokens; scikit-learn's tools know this sentence."""
-        if tokens.d != self.n_features_in_:
-            raise ValueError(
-                f"X has {tokens.d} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
-
-    def _outputs(self, X: object) -> tuple[Tokens, Fit, Floats]:
-        """Checked tokens, the layer, and its outputs, one row a query (samples, d_out)."""
+    def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
         learned = self._learned()
-        with _calling_tokens_x():
-            tokens = as_tokens(_sequences(X))
-            self._require_width(tokens)
-            y = learned.predict(tokens, backend=self.backend)
+        y = learned.predict(tokens, backend=self.backend)
         rows = np.concatenate([to_host(each) for each in y]) if isinstance(y, list) else to_host(y)
-        return tokens, learned, rows.reshape(-1, learned.d_out)
-
-    def predict(self, X: object) -> Array | list[Array]:
-        """Apply the learned layer.
-
-        Parameters
-        ----------
-        X
-            Tokens: (N, n, d), or a list or an object array of (n_i, d), of any length.
-
-        Returns
-        -------
-        array or list
-            In the form of the targets, see Notes.
-        """
-        tokens, learned, rows = self._outputs(X)
-        y = rows if learned.positions == "last" else tokens.restore(rows)
-        if self._flat_targets:
-            y = [each[:, 0] for each in y] if isinstance(y, list) else y[..., 0]
-        if isinstance(y, list) and isinstance(X, np.ndarray):
-            objects = np.empty(len(y), dtype=object)
-            for i, each in enumerate(y):  # objects[:] = y fails for sequences of one length
-                objects[i] = each
-            return objects
-        return y
-
-    def score(self, X: object, y: object, sample_weight: object = None) -> float:
-        """R^2, the mean over outputs; for "all" and "causal" positions every token counts.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for :meth:`fit`; a weight holds for all tokens of its sequence.
-
-        Returns
-        -------
-        float
-            1 is best; predicting the mean has 0.
-        """
-        tokens, learned, rows = self._outputs(X)
-        targets = as_targets(
-            _targets(y, X, learned.positions), tokens, learned.positions, d_out=learned.d_out
-        )
-        weights = as_weights(sample_weight, len(tokens))
-        if weights is not None and learned.positions != "last":
-            weights = np.repeat(weights, tokens.lengths)
-        return float(r2_score(targets.rows(), rows, sample_weight=weights))
+        return learned.positions, rows.reshape(-1, learned.d_out)

@@ -3,12 +3,13 @@
 No loss is below zero. Where a few sequences determine a layer (a safe Cholesky factorisation of
 their second moment) and that layer fits *all* sequences to rounding, it is a best fit of all of
 them, found without the Gram of the others; and because more data never determines less, the only
-one. Data with noise shows in the residuals of the first look at it, one pass that costs a few
-hundredths of a Gram, and is then fitted as if nothing had been tried.
+one. Noise shows in the residuals of the first sequences that are looked at, and the data is then
+fitted as if nothing had been tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from .assembling import assemble
 from .backend import get_backend
 from .block_factors import try_cholesky_of_moments
 from .choosing import predict
+from .chosen_layer import outputs_of
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory
 from .problem import Problem, Settings, Stages
@@ -25,6 +27,7 @@ from .refine import Solution
 from .residuals import gradient_of, refine_on_data
 from .result import Fit
 from .solve import EPS, Choice
+from .tokens import Floats, total_weight
 
 _SAMPLES_PER_FEATURE = 4
 """Of the part: enough for a well-conditioned second moment of features that vary freely."""
@@ -33,6 +36,8 @@ _LEAST_RATIO = 8
 """How many times as many samples all of the data must have: less is not worth the look."""
 _WORTH = 0.5
 """Largest share that the part may take of the predicted time."""
+_ROWS = 1 << 16
+"""Tokens whose outputs are looked at together."""
 _ROUNDING = 16 * EPS
 """Residuals of this size, relative to the targets, are those of an exact fit."""
 
@@ -43,12 +48,7 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
     if sequences is None:
         return None
     stages = Stages()
-    part = replace(
-        problem,
-        tokens=problem.tokens.part(0, sequences),
-        targets=problem.targets.part(0, sequences),
-        weights=None if problem.weights is None else problem.weights[:sequences],
-    )
+    part = _some(problem, 0, sequences)
     with stages.timed("moments"):
         moments = part.moments(False)
     with stages.timed("solve"):
@@ -59,9 +59,10 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
         C = choice.factorisation.solve(moments.cross() / weight).T
     with stages.timed("refine"):
         solution = refine_on_data(C, choice, 0.0, weight, partial(gradient_of, part))
-        error, energy = _mean_squares(problem, solution)
-    if not error <= _ROUNDING**2 * energy:  # also where either is not finite
+        errors = _error_of_exact_fit(problem, solution)
+    if errors is None:
         return None
+    error, energy = errors
     return assemble(
         replace(solution, mean_squared_error=error),
         f"{choice.reason} of the first {sequences:,} of {len(problem.tokens):,} sequences, whose "
@@ -110,16 +111,42 @@ def _part(problem: Problem, settings: Settings) -> int | None:
     return sequences if part.cholesky <= _WORTH * usual else None
 
 
-def _mean_squares(problem: Problem, solution: Solution) -> tuple[float, float]:
-    """Mean w ||y - C h||^2 and mean w ||y||^2 over all samples."""
+def _error_of_exact_fit(problem: Problem, solution: Solution) -> tuple[float, float] | None:
+    """Mean w ||y - C h||^2 and mean w ||y||^2; None as soon as the first is more than rounding.
+
+    A part of the sequences at a time, so that outputs take no memory to speak of and noise is
+    noticed in the first of them.
+    """
     engine = get_backend(problem.backend, problem.tokens)
-    full = np.ascontiguousarray(problem.features.expand(solution.coefficients))
-    y = problem.targets.rows()
-    found = np.asarray(engine.coefficients(full, problem.tokens, problem.positions))
-    squares = [np.einsum("ia,ia->i", rows, rows) for rows in (y - found, y)]
-    if problem.weights is None:
-        return float(squares[0].mean()), float(squares[1].mean())
-    w = problem.weights
-    if problem.positions != "last":
-        w = np.repeat(w, problem.tokens.lengths)
-    return float(w @ squares[0] / w.sum()), float(w @ squares[1] / w.sum())
+    weight = total_weight(problem.tokens, problem.weights, problem.positions)
+    parts = list(_cut(problem, max(1, _ROWS * len(problem.tokens) // problem.tokens.n_rows)))
+    energy = sum(_square(part, part.targets.rows()) for part in parts)
+    error = 0.0
+    for part in parts:
+        C = solution.coefficients
+        found = outputs_of(C, part.features, part.tokens, part.positions, engine)
+        error += _square(part, part.targets.rows() - found)
+        if not error <= _ROUNDING**2 * energy:  # also where either is not finite
+            return None
+    return error / weight, energy / weight
+
+
+def _cut(problem: Problem, sequences: int) -> Iterator[Problem]:
+    for first in range(0, len(problem.tokens), sequences):
+        yield _some(problem, first, min(first + sequences, len(problem.tokens)))
+
+
+def _some(problem: Problem, first: int, last: int) -> Problem:
+    """Sequences first, .., last - 1 of the problem."""
+    weights = None if problem.weights is None else problem.weights[first:last]
+    tokens, targets = problem.tokens.part(first, last), problem.targets.part(first, last)
+    return replace(problem, tokens=tokens, targets=targets, weights=weights)
+
+
+def _square(part: Problem, rows: Floats) -> float:
+    """Sum w ||row||^2; every query of a sequence has its weight."""
+    squares = np.einsum("ia,ia->i", rows, rows, dtype=np.float64)
+    if part.weights is None:
+        return float(squares.sum())
+    lengths = 1 if part.positions == "last" else part.tokens.lengths
+    return float(np.repeat(part.weights, lengths) @ squares)

@@ -44,7 +44,9 @@ class Bar:
         self._total = total
         self._label = label
         self._progress = progress
-        self._unit = {"sequences": "seq", "batches": "batch"}[unit]
+        self._unit = {"sequences": "seq", "batches": "batch", "starts": "start", "heads": "head"}[
+            unit
+        ]
         self._start = done
         self._bar: Any = None
 

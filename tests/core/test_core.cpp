@@ -11,6 +11,7 @@
 #include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/matrix_product.hpp"
 #include "../../csrc/core/normal_equations.hpp"
+#include "../../csrc/core/query_sums.hpp"
 #include "../../csrc/core/scan.hpp"
 
 using namespace linattn;
@@ -274,6 +275,44 @@ void test_layer(const Kernels& kernels, const Problem& problem, Positions positi
   check(close(found, expected, 1e-12), "heads", kernels.name, d, problem.count());
 }
 
+void test_query_sums(const Kernels& kernels, std::int64_t count, std::int64_t d, std::int64_t p, std::int64_t d_out,
+                     std::mt19937& random) {
+  std::normal_distribution<double> gauss;
+  const auto draw = [&](std::int64_t size) {
+    std::vector<double> numbers(static_cast<std::size_t>(size));
+    for (double& x : numbers) x = gauss(random);
+    return numbers;
+  };
+  const std::vector<double> x = draw(count * d), A = draw(count * p), G = draw(count * d_out * p);
+  const Queries queries{x.data(), A.data(), G.data(), count, d, p, d_out};
+  std::vector<double> squares(std::size_t(pair_count(p) * pair_count(d)), 1.0), cross(std::size_t(p * d * d_out * p), 2.0);
+  std::vector<double> expected_squares = squares, expected_cross = cross, squares_3 = squares, cross_3 = cross;
+  for (std::int64_t b = 0; b < count; ++b) {
+    const double *xb = x.data() + b * d, *Ab = A.data() + b * p, *Gb = G.data() + b * d_out * p;
+    for (std::int64_t u = 0; u < p; ++u) {
+      for (std::int64_t v = u; v < p; ++v) {
+        double square = 0.0;
+        for (std::int64_t a = 0; a < d_out; ++a) square += Gb[a * p + u] * Gb[a * p + v];
+        for (std::int64_t l = 0; l < d; ++l) {
+          for (std::int64_t m = l; m < d; ++m) {
+            expected_squares[std::size_t(pair_index(u, v, p) * pair_count(d) + pair_index(l, m, d))] += square * xb[l] * xb[m];
+          }
+        }
+      }
+      for (std::int64_t l = 0; l < d; ++l) {
+        for (std::int64_t i = 0; i < d_out * p; ++i) {
+          expected_cross[std::size_t((u * d + l) * d_out * p + i)] += Ab[u] * xb[l] * Gb[i];
+        }
+      }
+    }
+  }
+  add_query_sums(kernels, queries, 1, [](std::int64_t) {}, squares.data(), cross.data());
+  add_query_sums(kernels, queries, 3, [](std::int64_t) {}, squares_3.data(), cross_3.data());
+  check(close(squares, expected_squares, 1e-12), "squares of queries", kernels.name, d, count);
+  check(close(cross, expected_cross, 1e-12), "cross sums of queries", kernels.name, d, count);
+  check(squares == squares_3 && cross == cross_3, "query sums on three threads", kernels.name, d, count);
+}
+
 void test_indices() {
   for (std::int64_t d = 1; d < 40; ++d) {
     std::int64_t index = 0, triple = 0;
@@ -338,6 +377,11 @@ int main() {
       for (const std::int64_t columns : {1, 5, 33}) {
         for (const std::int64_t inner : {0, 1, 16, 255, 600}) test_matrix_product(*set.kernels, rows, columns, inner, random);
       }
+    }
+    for (const std::int64_t count : {1, 16, 255, 600, 1100}) {
+      test_query_sums(*set.kernels, count, 1, 1, 1, random);
+      test_query_sums(*set.kernels, count, 3, 6, 2, random);
+      test_query_sums(*set.kernels, count, 9, 11, 3, random);
     }
     // Sequences that go on over several blocks.
     const Selection selection = some_features(3), few = one_pair(3, Positions::causal);

@@ -55,6 +55,16 @@ def describe() -> str:
     return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
 
 
+def multiply_transposed(a: Floats, b: Floats) -> Floats:
+    """a b', (n, m), of a (n, k) and b (m, k), on our own threads."""
+    return _cpu.multiply_transposed(a, b, get_num_threads())
+
+
+def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
+    """Add to the sums of a softmax layer's normal matrix (csrc/core/query_sums.hpp)."""
+    _cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
+
+
 def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -> bool:
     """Whether heads are applied with fewer multiply-adds as coefficients, forming those included.
 

@@ -1,0 +1,180 @@
+"""Softmax attention: how often a planted layer is learned, and parities, which are not.
+
+The layers of Chen & Li (arXiv 2402.04084) on uniform +-1 sequences, learned by
+:func:`linattn_fast.softmax.fit` from so many equations an unknown. A layer counts as learned where
+its error on new sequences is below 1e-6. Three panels change the heads, the dimension and the
+standard deviation of the logits; the fourth has targets that are the product of some coordinates of
+each token, which fall to a layer of few heads only while there are few of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from ..machine import processor
+from ..softmax.fitting import fit
+from ..softmax.planted import parity, planted_layer, uniform_tokens
+from ..threads import get_num_threads
+from .figure import Figure, Finding, Settings
+
+_M, _D, _K, _LOGITS = 2, 6, 4, 4.0
+_HEADS, _DIMENSIONS, _SCALES = (
+    (1, 2, 3, 4, 5),
+    (4, 6, 8, 10, 12),
+    (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
+)
+_QUICK_HEADS, _QUICK_DIMENSIONS, _QUICK_SCALES = (1, 2), (4, 5), (1.0, 16.0)
+_EQUATIONS = (1.5, 3.0, 10.0)
+"""For each unknown."""
+_BITS, _QUICK_BITS, _PARITY_D, _PARITY_N = (1, 2, 3, 4), (1, 3), 10, 500
+_INSTANCES, _QUICK_INSTANCES, _PARITIES = 10, 2, 5
+_LEARNED, _TESTS = 1e-6, 300
+
+
+def _planted(
+    panel: str, m: int, d: int, logits: float, ratio: float, seed: Any
+) -> dict[str, object]:
+    """Learn one planted layer."""
+    rng = np.random.default_rng(seed)
+    N = math.ceil(ratio * 2 * m * d * d / (_K * d) / 0.8)  # a fifth is held out
+    truth = planted_layer(rng, m, d, logits=logits)
+    X, new = uniform_tokens(rng, N, _K, d), uniform_tokens(rng, _TESTS, _K, d)
+    start = time.perf_counter()
+    found = fit(X, truth(X), heads=m)
+    seconds = time.perf_counter() - start
+    expected = np.asarray(truth(new))
+    error = float(np.linalg.norm(np.asarray(found.predict(new)) - expected))
+    return {
+        "panel": panel,
+        "heads": m,
+        "d": d,
+        "logits": logits,
+        "equations_per_unknown": ratio,
+        "sequences": N,
+        "error": error / float(np.linalg.norm(expected)),
+        "held_out_error": found.report.held_out.error,
+        "verdict": found.report.verdict,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _parity(bits: int, seed: Any) -> dict[str, object]:
+    """Try to learn a parity."""
+    X = uniform_tokens(np.random.default_rng(seed), _PARITY_N, _K, _PARITY_D)
+    start = time.perf_counter()
+    report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=4).report
+    return {
+        "panel": "parity",
+        "heads": _M,
+        "d": _PARITY_D,
+        "bits": bits,
+        "sequences": _PARITY_N,
+        "error": report.held_out.error,
+        "held_out_error": report.held_out.error,
+        "verdict": report.verdict,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+
+
+def _work(settings: Settings) -> list[tuple[str, tuple[Any, ...]]]:
+    """Every instance: its panel, and what makes it."""
+    quick = settings.quick
+    heads = _QUICK_HEADS if quick else _HEADS
+    dimensions = _QUICK_DIMENSIONS if quick else _DIMENSIONS
+    scales = _QUICK_SCALES if quick else _SCALES
+    shapes = [("heads", m, _D, _LOGITS) for m in heads]
+    shapes += [("dimension", _M, d, _LOGITS) for d in dimensions]
+    shapes += [("logits", _M, _D, scale) for scale in scales]
+    instances = _QUICK_INSTANCES if quick else _INSTANCES
+    work: list[tuple[str, tuple[Any, ...]]] = [
+        ("planted", (*shape, ratio, [settings.seed, i, number]))
+        for number, shape in enumerate(shapes)
+        for ratio in _EQUATIONS
+        for i in range(instances)
+    ]
+    parities = _QUICK_INSTANCES if quick else _PARITIES
+    bits = _QUICK_BITS if quick else _BITS
+    return work + [("parity", (b, [settings.seed, i, b])) for b in bits for i in range(parities)]
+
+
+def _run(settings: Settings) -> Finding:
+    work, rows = _work(settings), []
+    for done, (kind, arguments) in enumerate(work):
+        settings.report(done, len(work))
+        rows.append(_parity(*arguments) if kind == "parity" else _planted(*arguments))
+    settings.report(len(work), len(work))
+    rates = {
+        ratio: _rate([r for r in rows if r.get("equations_per_unknown") == ratio])
+        for ratio in _EQUATIONS
+    }
+    parities = [r for r in rows if r["panel"] == "parity"]
+    hard = [r for r in parities if int(str(r["bits"])) >= 3]
+    failed = sum(r["verdict"] == "not learned" for r in hard)
+    least = min(float(str(r["error"])) for r in hard)
+    wrongly = sum(r["verdict"] == "learned" and float(str(r["error"])) > _LEARNED for r in rows)
+    lines = [
+        f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {processor()}, "
+        f"{get_num_threads()} threads.",
+        "Learned (error on new sequences below 1e-6), of all heads, dimensions and logits together:",
+        *(f"  {ratio:g} equations an unknown: {rates[ratio]:.0%}" for ratio in _EQUATIONS),
+        f'Parities of 3 and more of {_PARITY_D} bits: {failed} of {len(hard)} "not learned", least '
+        f"held-out error {least:.2g}.",
+        f'Verdicts "learned" with an error above 1e-6: {wrongly} of {len(rows)}.',
+    ]
+    data = {
+        "rates": {str(k): v for k, v in rates.items()},
+        "parity_failures": failed,
+        "wrongly": wrongly,
+    }
+    return Finding(rows, "\n".join(lines), lambda figure: _draw(figure, rows), (11, 3.6), data)
+
+
+def _rate(rows: list[dict[str, object]]) -> float:
+    """Share of rows that were learned."""
+    return sum(float(str(r["error"])) < _LEARNED for r in rows) / max(1, len(rows))
+
+
+def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
+    axes = figure.subplots(1, 4)
+    panels = (
+        ("heads", "heads", "heads m"),
+        ("dimension", "d", "dimension d"),
+        ("logits", "logits", "logit deviation"),
+    )
+    for axis, (panel, key, label) in zip(axes, panels, strict=False):
+        mine = [r for r in rows if r["panel"] == panel]
+        values = sorted({float(str(r[key])) for r in mine})
+        for ratio, mark in zip(_EQUATIONS, "osd", strict=True):
+            rates = [
+                _rate([r for r in mine if r[key] == v and r["equations_per_unknown"] == ratio])
+                for v in values
+            ]
+            axis.plot(values, rates, f"{mark}-", label=f"{ratio:g} equations / unknown")
+        axis.set(xlabel=label, ylim=(-0.05, 1.05))
+        if panel == "logits":
+            axis.set_xscale("log", base=4)
+        else:
+            axis.set_xticks(values)
+    axes[0].set_ylabel("learned")
+    axes[0].legend(fontsize=8, loc="lower left")
+    parities = [r for r in rows if r["panel"] == "parity"]
+    axes[3].semilogy(
+        [r["bits"] for r in parities], [max(float(str(r["error"])), 1e-16) for r in parities], "x"
+    )
+    axes[3].axhline(0.1, color="gray", ls=":")
+    axes[3].set(xlabel=f"parity of bits, d = {_PARITY_D}", ylabel="held-out error")
+    axes[3].set_xticks(sorted({int(str(r["bits"])) for r in parities}))
+
+
+FIGURE = Figure(
+    name="softmax",
+    title="softmax attention: how often planted layers are learned, and parities are not",
+    description="softmax attention layers on random +-1 sequences: the rate at which planted ones "
+    "are learned\nagainst heads, dimension and logit scale, and the held-out error of parities. A "
+    "few minutes.",
+    run=_run,
+)

@@ -1,0 +1,136 @@
+"""Layers that no data of this kind determines, recognised and named.
+
+Softmax does not see what all tokens of a sequence have in common: Theta_i + u v' has the same
+attention for every u where v'x_a is the same for all tokens a of a sequence. That is so for a
+constant coordinate (v = e_j), for one-hot tokens (v = 1), and for every v where k = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .examples import Examples
+from .reduced import Point
+from .starts import TokenSpace
+
+_SAME = 1e-8
+_UNCERTAIN = 1e-10
+"""Variance of what a query reads, relative to the tokens', below which it says nothing of Theta."""
+_FEW_UNCERTAIN = 0.01
+
+
+@dataclass(frozen=True)
+class Case:
+    """A known reason why the data does not determine the layer."""
+
+    name: str
+    """"k = 1", "constant coordinate", "one-hot tokens", "dependent coordinates", "equal Thetas",
+    "saturated heads" or "too few equations"."""
+    explanation: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.explanation}"
+
+
+def named_cases(point: Point, *, fewer_fits: bool) -> tuple[Case, ...]:
+    """Every known case that applies at a solution; ``fewer_fits``: one head fewer does as well."""
+    examples = point.objective.examples
+    found = [*_token_cases(examples), *_head_cases(point, fewer_fits=fewer_fits)]
+    m, d = point.Theta.shape[:2]
+    unknowns, equations = m * d * (d + examples.d_out), examples.n_queries * examples.d_out
+    if equations < unknowns:
+        text = f"{equations} equations for {unknowns} unknowns"
+        found.append(Case("too few equations", text))
+    return tuple(found)
+
+
+def _token_cases(examples: Examples) -> list[Case]:
+    """What the tokens alone say."""
+    d, queries = examples.d, examples.queries()
+    if examples.longest == 1:
+        return [Case("k = 1", "softmax of a single logit is 1, so Theta has no effect")]
+    found = []
+    sizes = np.abs(queries).max(axis=0)
+    spread = np.max([np.abs(group.keys).max(axis=(0, 1)) for group in examples.groups], axis=0)
+    constant = np.flatnonzero(spread <= _SAME * np.maximum(sizes, sizes.max()))
+    one_hot = ((queries != 0).sum(axis=1) == 1).all() and len(np.unique(queries.sum(axis=1))) == 1
+    if constant.size:
+        names = ", ".join(str(int(j)) for j in constant)
+        text = (
+            f"coordinate {names} is the same for all tokens of a sequence, so column {names} of "
+            "every Theta_i has no effect"
+        )
+        found.append(Case("constant coordinate", text))
+    if one_hot:
+        text = (
+            "coordinates add up to a constant, so a number added to a row of Theta_i has no effect"
+        )
+        found.append(Case("one-hot tokens", text))
+    space = TokenSpace.of(examples)
+    rank = round(float(np.trace(space.keys)))
+    if not found and rank < d:
+        text = f"tokens of a sequence differ in {rank} of {d} directions only"
+        found.append(Case("dependent coordinates", text))
+    elif round(float(np.trace(space.queries))) < d:
+        text = f"tokens span {round(float(np.trace(space.queries)))} of {d} directions"
+        found.append(Case("dependent coordinates", text))
+    return found
+
+
+def _head_cases(point: Point, *, fewer_fits: bool) -> list[Case]:
+    """What the learned heads say."""
+    m, d = point.Theta.shape[:2]
+    examples = point.objective.examples
+    found: list[Case] = []
+    if examples.longest == 1:
+        return found
+    reads = point.B.reshape(-1, m, d)
+    size = float(np.linalg.norm(reads)) / np.sqrt(m)
+    equal = [
+        (i, j)
+        for i in range(m)
+        for j in range(i + 1, m)
+        if np.linalg.norm(reads[:, i] - reads[:, j]) <= 1e-6 * size
+    ]
+    if equal:
+        pairs = ", ".join(f"{i} and {j}" for i, j in equal)
+        text = f"heads {pairs} attend alike, so only the sum of their W is determined"
+        found.append(Case("equal Thetas", text))
+    elif fewer_fits and m > 1:
+        text = (
+            f"{m - 1} head{'s fit' if m > 2 else ' fits'} as well, so a head can be split into "
+            "several with equal Theta, or be there with W = 0"
+        )
+        found.append(Case("equal Thetas", text))
+    saturated = [i for i in range(m) if _is_saturated(point, i)]
+    if saturated:
+        names = ", ".join(map(str, saturated))
+        text = (
+            f"head {names} attends to one token in almost every query, so Theta is determined up "
+            "to its scale at best"
+        )
+        found.append(Case("saturated heads", text))
+    return found
+
+
+def _is_saturated(point: Point, head: int) -> bool:
+    """Whether so few queries read a mixture that they cannot determine the head's Theta.
+
+    Query b reads tokens of variance tr Cov_b; where that is zero, so is its derivative by Theta.
+    """
+    examples = point.objective.examples
+    d, uncertain, possible = examples.d, 0, 0
+    for P, group in zip(point.P, examples.groups, strict=True):
+        keys = group.keys
+        squares = np.sum(keys**2, axis=2)  # (n, a)
+        read = np.matmul(P[head], keys)
+        variance = np.matmul(P[head], squares[:, :, None])[..., 0] - np.sum(read**2, axis=2)
+        mixed = variance > _UNCERTAIN * squares.mean()
+        uncertain += int(mixed.sum())
+        differing = squares.max(axis=1) > 0  # tokens that are all equal are no sign of saturation
+        possible += int(differing.sum()) * group.x.shape[1]
+    rank = min(examples.longest - 1, d, examples.d_out)
+    few = uncertain * rank < d * d and uncertain < possible / 2
+    return possible > 0 and (few or uncertain < _FEW_UNCERTAIN * possible)

@@ -1,0 +1,104 @@
+"""The softmax layer as a scikit-learn regressor; needs the extra ``linattn_fast[sklearn]``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..naming import calling
+from ..tokens import Floats, Positions, Tokens
+from .fitting import Solver, fit
+from .result import Fit
+
+try:
+    from ..sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
+except ImportError as error:
+    raise ImportError(f"SoftmaxAttentionRegressor: {error}") from error
+
+
+class SoftmaxAttentionRegressor(SequenceRegressor):
+    """Softmax attention, y = sum_i softmax(X Theta_i X') X W_i, for scikit-learn's tools.
+
+    Parameters
+    ----------
+    heads
+        Number of heads.
+    starts, agreeing, held_out, tolerance, solver, seed, backend
+        See :func:`linattn_fast.softmax.fit`.
+
+    Attributes
+    ----------
+    theta_ : array (m, d, d)
+        Attention.
+    values_ : array (m, d, d_out)
+        W.
+    report_ : Report
+        What was shown about the layer.
+    fit_ : Fit
+        All of it.
+    n_features_in_ : int
+        Coordinates of a token, d.
+
+    Notes
+    -----
+    X is (N, k, d), or a list or an object array of (k_i, d); y has one row a token, in the form of
+    X, with or without an axis of outputs, and predictions have the form of y.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> truth = la.softmax.Layer(rng.standard_normal((1, 3, 3)), rng.standard_normal((1, 3, 1)))
+    >>> X = rng.choice([-1.0, 1.0], size=(200, 4, 3))
+    >>> model = la.softmax.SoftmaxAttentionRegressor(heads=1).fit(X, truth(X))
+    >>> round(model.score(X, truth(X)), 9)
+    1.0
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int = 1,
+        starts: int = 12,
+        agreeing: int = 3,
+        held_out: float = 0.2,
+        tolerance: float = 0.1,
+        solver: Solver = "auto",
+        seed: int = 0,
+        backend: str = "auto",
+    ) -> None:
+        self.heads = heads
+        self.starts = starts
+        self.agreeing = agreeing
+        self.held_out = held_out
+        self.tolerance = tolerance
+        self.solver = solver
+        self.seed = seed
+        self.backend = backend
+
+    def fit(self, X: object, y: object) -> SoftmaxAttentionRegressor:
+        """Learn a layer.
+
+        Parameters
+        ----------
+        X
+            Tokens: (N, k, d), or a list or an object array of (k_i, d).
+        y
+            Targets, one row a token, in the form of X.
+
+        Returns
+        -------
+        SoftmaxAttentionRegressor
+            This object.
+        """
+        given = self._targets(y, X, "all")
+        with calling(Y="y"):
+            self.fit_: Fit = fit(sequences(X), given, **self.get_params())
+        self._flat_targets = lacks_last_axis(given, X, "all")
+        self.n_features_in_ = self.fit_.layer.d
+        self.theta_, self.values_, self.report_ = self.fit_.Theta, self.fit_.W, self.fit_.report
+        return self
+
+    def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
+        y = self.fit_.predict(tokens)
+        rows = np.concatenate(y) if isinstance(y, list) else y
+        return "all", rows.reshape(-1, self.fit_.layer.d_out)

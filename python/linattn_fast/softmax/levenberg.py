@@ -1,0 +1,88 @@
+"""Levenberg-Marquardt on the reduced objective, with the normal matrix of Kaufman.
+
+Each step solves (H + mu D) dTheta = gradient, D = diag(H) + 1e-3 mean diag(H): a head that the
+outputs hardly depend on still moves by a bounded step. The norm of Theta is not bounded: heads that
+attend to one token alone have a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..tokens import Floats
+from .definite import solve_definite
+from .normal_matrix import normal_matrix
+from .reduced import Objective, Point
+
+Watch = Callable[[float], object] | None
+"""Called after every iteration with the relative training error; may raise to stop the work."""
+
+EXACT = 1e-14
+"""A relative training error that is not worth another step."""
+_TRIES = 12
+_STALL, _STALLED = 15, 0.97
+_CONVERGED = 1e-9
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a descent ended."""
+
+    point: Point
+    iterations: int
+    converged: bool
+    """Whether no step improves, in contrast to steps running out or hardly helping."""
+
+
+def levenberg_marquardt(
+    objective: Objective, Theta: Floats, *, iterations: int = 120, watch: Watch = None
+) -> Descent:
+    """Go down from Theta until the fit is exact, no step helps or steps hardly help."""
+    point, mu = objective.at(Theta), 1e-2
+    history = [point.loss]
+    for iteration in range(iterations):
+        if point.error <= EXACT:
+            return Descent(point, iteration, True)
+        step = _step(point, mu)
+        if step is None:
+            return Descent(point, iteration, True)
+        better, mu = step
+        decrease, quiet = 1 - better.loss / point.loss, mu < 1e-3
+        point = better
+        history.append(point.loss)
+        if watch is not None:
+            watch(point.error)
+        if decrease < _CONVERGED and quiet:
+            return Descent(point, iteration + 1, True)
+        if len(history) > _STALL and history[-1] > _STALLED * history[-1 - _STALL]:
+            return Descent(point, iteration + 1, False)
+    return Descent(point, iterations, point.error <= EXACT)
+
+
+def _step(point: Point, mu: float) -> tuple[Point, float] | None:
+    """A better point and the damping for the next step; None where none is found."""
+    if point.values is None:
+        return None
+    normal = normal_matrix(point)
+    diagonal = np.diag(normal.H).copy()
+    if not diagonal.max() > 0:
+        return None
+    damping = np.maximum(diagonal, 0) + 1e-3 * diagonal.mean()
+    energy = point.objective.energy
+    for _ in range(_TRIES):
+        damped = normal.H.copy()
+        damped.flat[:: len(damped) + 1] += mu * damping
+        step = solve_definite(damped, normal.gradient, compiled=point.objective.compiled)
+        predicted = 0.0 if step is None else float(step @ normal.gradient) / energy
+        if step is None or not predicted > 0:
+            mu *= 4
+            continue
+        trial = point.objective.at(point.Theta + step.reshape(point.Theta.shape))
+        if trial.loss < point.loss:
+            ratio = (point.loss - trial.loss) / max(predicted, 1e-300)
+            return trial, mu * (0.2 if ratio > 0.5 else 1.0 if ratio > 0.1 else 3.0)
+        mu *= 4
+    return None

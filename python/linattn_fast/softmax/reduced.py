@@ -1,0 +1,89 @@
+"""The reduced objective: the squared error as a function of Theta alone, with the best W for it.
+
+    f(Theta) = min_W ||Y - B(Theta) W||^2 / ||Y||^2,      B = [A_1 ... A_m]
+
+W being optimal, the derivative of f by Theta is that for fixed W:
+
+    df/dTheta_i = -2 sum_b x_b (G_b^i r_b)' / ||Y||^2,    r = Y - B W
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..backend import cpu
+from ..tokens import Floats
+from .attention import attention, pulled_back, read
+from .examples import Examples
+from .values import Values, solve_values
+
+
+class Objective:
+    """f on given examples; ``compiled`` forms normal matrices in the compiled core."""
+
+    def __init__(self, examples: Examples, *, compiled: bool = True) -> None:
+        self.examples = examples
+        self.compiled = compiled and cpu.MISSING is None
+        self.targets = examples.targets()
+        self.energy = float(np.sum(self.targets**2)) or 1.0
+
+    def at(self, Theta: Floats) -> Point:
+        """Evaluate at Theta (m, d, d)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # a step too far is seen in the loss
+            P = tuple(attention(group.x, Theta) for group in self.examples.groups)
+            parts = [read(p, group.x) for p, group in zip(P, self.examples.groups, strict=True)]
+            B = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if not np.isfinite(B).all():
+            return Point(self, Theta, P, B, None)
+        return Point(self, Theta, P, B, solve_values(B, self.targets))
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Theta with everything that was computed there."""
+
+    objective: Objective
+    Theta: Floats
+    P: tuple[Floats, ...]
+    """Attention of each group, (m, n, k, k)."""
+    B: Floats
+    """(queries, m d)."""
+    values: Values | None
+    """None where the logits overflow."""
+
+    @property
+    def known(self) -> Values:
+        """The values, at a point where there are any."""
+        assert self.values is not None
+        return self.values
+
+    @cached_property
+    def loss(self) -> float:
+        """f: 0 is an exact fit, 1 is what predicting zero has."""
+        if self.values is None:
+            return np.inf
+        return float(np.sum(self.values.residual**2)) / self.objective.energy
+
+    @property
+    def error(self) -> float:
+        """sqrt(f): relative training error."""
+        return float(np.sqrt(self.loss))
+
+    @property
+    def W(self) -> Floats:
+        """(m, d, d_out)."""
+        m, d = self.Theta.shape[:2]
+        return self.known.W.reshape(m, d, -1)
+
+    def gradient(self) -> Floats:
+        """df/dTheta, (m, d, d)."""
+        total = np.zeros_like(self.Theta)
+        first = 0
+        for P, group in zip(self.P, self.objective.examples.groups, strict=True):
+            last = first + group.rows.size
+            total += pulled_back(P, group.x, self.W, self.known.residual[first:last])
+            first = last
+        return -2 / self.objective.energy * total

@@ -1,0 +1,173 @@
+"""What was shown about a fitted layer, and the verdict that follows from it.
+
+No verdict is better than its evidence:
+
+    "not learned"            sequences that were held out are predicted with too large an error
+    "fits, not identified"   they are predicted, but other layers may do the same
+    "learned"                they are predicted, and the data determines Theta and W near the
+                             solution, several starts (or an exact fit) agree on it, and one head
+                             fewer does not do as well
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy.special import betaincinv
+
+from ..tokens import Floats
+from .cases import Case
+from .identifiability import Identifiability
+from .search import Start
+
+Verdict: TypeAlias = Literal["learned", "fits, not identified", "not learned"]
+
+_WORSE_THAN_TRAINING = 3.0
+"""Held-out over training error, above which the training error says nothing."""
+_ROUNDING = 1e-8
+"""Errors below are not compared."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How the layer does on sequences that were used for nothing else."""
+
+    error: float
+    """||F(X) - Y|| / ||Y|| over all of them."""
+    sequences: int
+    violations: int
+    """Sequences with an error above the tolerance, relative to the root mean square sequence."""
+
+    @property
+    def violation_bound(self) -> float:
+        """Share of all sequences that violate the tolerance, at most, with 95 % confidence.
+
+        Without a violation among n it is 3 / n, otherwise that of Clopper and Pearson.
+        """
+        n, v = self.sequences, self.violations
+        if v == n:
+            return 1.0
+        return min(1.0, 3 / n) if v == 0 else float(betaincinv(v + 1, n - v, 0.95))
+
+    @classmethod
+    def of(cls, errors: Floats, targets: Floats, tolerance: float) -> HeldOut:
+        """From squared errors and squared targets of each sequence."""
+        total = float(targets.sum())
+        size = total / len(targets) if total > 0 else 1.0
+        violations = int((errors > tolerance**2 * size).sum())
+        return cls(float(np.sqrt(errors.sum() / (total or 1.0))), len(errors), violations)
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The evidence for a fitted layer. Made by :func:`linattn_fast.softmax.fit`."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    """Why not a better one; empty for "learned"."""
+    training_error: float
+    """Relative, ||F(X) - Y|| / ||Y||."""
+    held_out: HeldOut
+    tolerance: float
+    """Held-out error up to which the layer counts as fitting."""
+    solved: bool
+    """Whether the training data is fitted exactly, but for rounding."""
+    starts: tuple[Start, ...]
+    fewer_heads_error: float
+    """Relative training error of the best layer with one head fewer that was found."""
+    identifiability: Identifiability = field(repr=False)
+    cases: tuple[Case, ...]
+    """Known reasons why the data does not determine the layer."""
+
+    @property
+    def agreeing(self) -> int:
+        """Starts that found this layer, up to the order of its heads."""
+        return sum(start.agrees for start in self.starts)
+
+    def __str__(self) -> str:
+        known, held = self.identifiability, self.held_out
+        lines = [
+            self.verdict + "".join(f"\n  because: {reason}" for reason in self.reasons),
+            f"  held-out error {held.error:.2g} on {held.sequences} sequences (training "
+            f"{self.training_error:.2g}); {held.violations} above {self.tolerance:g}, so at most "
+            f"{held.violation_bound:.2g} of all with 95 % confidence",
+            f"  {self.agreeing} of {len(self.starts)} starts agree"
+            + ("; the fit is exact" if self.solved else ""),
+            f"  one head fewer: training error {self.fewer_heads_error:.2g}",
+            f"  Theta: nullity {known.theta_nullity}, condition {known.theta_condition:.2g}; "
+            f"W: nullity {known.value_nullity}, condition {known.value_condition:.2g}",
+            f"  {known.equations} equations, {known.unknowns} unknowns; largest standard error "
+            f"{known.theta_errors.max():.2g} of Theta, {known.value_errors.max():.2g} of W",
+        ]
+        return "\n".join(lines)
+
+
+def judge(
+    *,
+    training_error: float,
+    held_out: HeldOut,
+    tolerance: float,
+    solved: bool,
+    starts: tuple[Start, ...],
+    fewer_heads_error: float,
+    fewer_fits: bool,
+    identifiability: Identifiability,
+    cases: tuple[Case, ...],
+) -> Report:
+    """Weigh the evidence."""
+    wrong = _why_not_fitting(training_error, held_out, tolerance)
+    open_ends = _why_not_identified(solved, starts, fewer_fits, identifiability, cases)
+    verdict: Verdict = "learned"
+    if wrong:
+        verdict = "not learned"
+    elif open_ends:
+        verdict = "fits, not identified"
+    return Report(
+        verdict,
+        (*wrong, *open_ends),
+        training_error,
+        held_out,
+        tolerance,
+        solved,
+        starts,
+        fewer_heads_error,
+        identifiability,
+        cases,
+    )
+
+
+def _why_not_fitting(training: float, held_out: HeldOut, tolerance: float) -> list[str]:
+    reasons = []
+    if held_out.error > tolerance:
+        reasons.append(
+            f"the held-out error {held_out.error:.2g} is above the tolerance {tolerance:g} (if the "
+            "targets are known to have noise of that size, give a larger tolerance)"
+        )
+    if held_out.error > max(_WORSE_THAN_TRAINING * training, _ROUNDING):
+        reasons.append(
+            f"the held-out error {held_out.error:.2g} is far above the training error "
+            f"{training:.2g}: the training data alone does not say how to go on"
+        )
+    return reasons
+
+
+def _why_not_identified(
+    solved: bool,
+    starts: tuple[Start, ...],
+    fewer_fits: bool,
+    known: Identifiability,
+    cases: tuple[Case, ...],
+) -> list[str]:
+    reasons = [str(case) for case in cases]
+    if known.theta_nullity:
+        reasons.append(f"{known.theta_nullity} directions of Theta change nothing (nullity of H)")
+    if known.value_nullity:
+        reasons.append(f"{known.value_nullity} directions of W change nothing (nullity of B'B)")
+    if fewer_fits and not cases:
+        reasons.append("one head fewer fits as well")
+    agreeing = sum(start.agrees for start in starts)
+    if not solved and agreeing < 2:
+        reasons.append(f"only one of {len(starts)} starts found it, and the fit is not exact")
+    return reasons

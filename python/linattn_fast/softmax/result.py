@@ -1,0 +1,144 @@
+"""The result of a fit: the layer, the evidence for it, and its file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import storage
+from ..result import Fit as LinearFit
+from ..tokens import Floats
+from .cases import Case
+from .identifiability import Identifiability
+from .layer import Layer, host_tokens
+from .linear_start import Comparison
+from .report import HeldOut, Report
+from .search import Start
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_KIND, _FILE_VERSION = "softmax", 1
+
+
+def in_units(
+    Theta: Floats, W: Floats, token_size: float, target_size: float
+) -> tuple[Floats, Floats]:
+    """Theta and W (or their errors) for the tokens and targets as they were given."""
+    return Theta / token_size**2, W * (target_size / token_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A learned layer. Made by :func:`fit` and :func:`load`."""
+
+    layer: Layer
+    report: Report
+    """What was shown about it; ``print(fit.report)``."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage."""
+
+    @property
+    def Theta(self) -> Floats:
+        """Attention, (m, d, d)."""
+        return self.layer.Theta
+
+    @property
+    def W(self) -> Floats:
+        """Values, (m, d, d_out)."""
+        return self.layer.W
+
+    def predict(self, X: object, *, offsets: object = None) -> Floats | list[Floats]:
+        """Apply the learned layer, see :class:`Layer`."""
+        return self.layer(X, offsets=offsets)
+
+    def to_torch(self, dtype: object = None) -> nn.Module:
+        """The layer as a ``torch.nn.Module``, see :meth:`Layer.to_torch`."""
+        return self.layer.to_torch(dtype)
+
+    def compare(
+        self, linear: LinearFit, X: object, Y: object, *, offsets: object = None
+    ) -> Comparison:
+        """Relative errors of this layer and of a linear attention fit on the same data.
+
+        Parameters
+        ----------
+        linear
+            ``la.fit(X, Y, positions="all")``, or another linear fit with these d and d_out.
+        X, Y, offsets
+            As for :func:`fit`; best sequences that neither was fitted to.
+        """
+        from .fitting import checked  # noqa: PLC0415  # which needs this module
+
+        if not isinstance(linear, LinearFit):
+            raise TypeError(f"linear: a fit of la.fit is needed, got {type(linear).__name__}")
+        if (linear.d, linear.d_out) != (self.layer.d, self.layer.d_out):
+            raise ValueError(
+                f"linear: d = {self.layer.d}, d_out = {self.layer.d_out} are needed, got "
+                f"d = {linear.d}, d_out = {linear.d_out}"
+            )
+        tokens, targets = checked(X, Y, offsets)
+        host_tokens(tokens, d=self.layer.d)
+        y = targets.rows()
+        size = float(np.linalg.norm(y)) or 1.0
+        both = (self.predict(tokens), linear.get().predict(tokens, positions="all"))
+        rows = [np.concatenate(each) if isinstance(each, list) else each for each in both]
+        errors = [float(np.linalg.norm(r.reshape(y.shape) - y)) / size for r in rows]
+        unknowns = self.Theta.size + self.W.size
+        return Comparison(errors[0], errors[1], unknowns, linear.coefficients.size)
+
+    def save(self, path: storage.PathLike) -> None:
+        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
+        report = {name: getattr(self.report, name) for name in _PLAIN}
+        report["held_out"] = asdict(self.report.held_out)
+        report["starts"] = [asdict(start) for start in self.report.starts]
+        report["cases"] = [asdict(case) for case in self.report.cases]
+        known = self.report.identifiability
+        report["identifiability"] = {name: getattr(known, name) for name in _NUMBERS}
+        arrays = {
+            "Theta": self.Theta,
+            "W": self.W,
+            "Theta_errors": known.theta_errors,
+            "W_errors": known.value_errors,
+        }
+        meta = {"report": report, "seconds": self.seconds}
+        storage.write(path, _KIND, _FILE_VERSION, meta, arrays)
+
+
+_PLAIN = ("verdict", "reasons", "training_error", "tolerance", "solved", "fewer_heads_error")
+_NUMBERS = (
+    "theta_nullity",
+    "theta_condition",
+    "value_nullity",
+    "value_condition",
+    "unknowns",
+    "equations",
+)
+
+
+def load(path: storage.PathLike) -> Fit:
+    """Read a layer that :meth:`Fit.save` wrote."""
+    names, keys = ("Theta", "W", "Theta_errors", "W_errors"), ("report", "seconds")
+    meta, arrays = storage.read(path, _KIND, _FILE_VERSION, names, keys)
+    try:
+        report: dict[str, Any] = meta["report"]
+        known = Identifiability(
+            **report["identifiability"],
+            theta_errors=arrays["Theta_errors"],
+            value_errors=arrays["W_errors"],
+        )
+        rebuilt = Report(
+            **{name: report[name] for name in _PLAIN if name != "reasons"},
+            reasons=tuple(report["reasons"]),
+            held_out=HeldOut(**report["held_out"]),
+            starts=tuple(Start(**start) for start in report["starts"]),
+            cases=tuple(Case(**case) for case in report["cases"]),
+            identifiability=known,
+        )
+        return Fit(Layer(arrays["Theta"], arrays["W"]), rebuilt, meta["seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"path: {path} holds a softmax layer that is not whole ({error})"
+        ) from None

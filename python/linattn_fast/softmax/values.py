@@ -1,0 +1,93 @@
+"""The values W for given attention: linear least squares, min ||B W - Y||, of least norm.
+
+B (M, p) has columns of any size, and may have dependent ones (heads with equal Theta read alike).
+With D the columns' inverse norms, Cholesky of D B'B D gives W where that is well conditioned; a
+second pass over the residuals brings back the digits that forming B'B lost. Otherwise an
+eigendecomposition leaves out the directions that cannot be told from zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..solve import EPS
+from ..tokens import Floats
+
+
+@dataclass(frozen=True)
+class HalfInverse:
+    """A symmetric positive semidefinite matrix, taken apart so that it can be divided by."""
+
+    half: Floats
+    """F (p, rank): F F' is a generalised inverse, the inverse where there is one."""
+    null: Floats
+    """(p, p - rank): an orthonormal basis of the null space."""
+    condition: float
+    """With a unit diagonal; infinite where the matrix is singular to rounding."""
+
+    @property
+    def rank(self) -> int:
+        """Directions that can be told from zero."""
+        return int(self.half.shape[1])
+
+    def solve(self, right: Floats) -> Floats:
+        """The generalised inverse times the right-hand side."""
+        return np.asarray(self.half @ (self.half.T @ right))
+
+
+def zero_eigenvalue(p: int) -> float:
+    """Relative eigenvalues of p x p Gram matrices that cannot be told from zero."""
+    return 100 * p * EPS
+
+
+def half_inverse(gram: Floats) -> HalfInverse:
+    """Take a Gram matrix (p, p) apart, in units in which its diagonal is one."""
+    p = len(gram)
+    norms = np.sqrt(np.diag(gram))
+    scale = np.divide(1.0, norms, out=np.zeros(p), where=norms > 0)
+    unit = gram * np.outer(scale, scale)
+    try:
+        inverse = np.linalg.inv(np.linalg.cholesky(unit))  # of the lower factor
+    except np.linalg.LinAlgError:
+        inverse = None
+    if inverse is not None:
+        condition = _norm(unit) * _norm(inverse.T @ inverse)
+        if condition * zero_eigenvalue(p) < 1:
+            return HalfInverse(scale[:, None] * inverse.T, np.zeros((p, 0)), condition)
+    eigenvalues, vectors = np.linalg.eigh(unit)
+    kept = eigenvalues > max(zero_eigenvalue(p) * eigenvalues[-1], 0.0)
+    half = scale[:, None] * (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
+    # unit v = 0 means that gram is zero on scale v; a column of zeros is a direction by itself
+    directions = np.where(scale > 0, scale, 1.0)[:, None] * vectors[:, ~kept]
+    null = np.linalg.qr(directions)[0] if directions.size else directions
+    return HalfInverse(half, null, np.inf if directions.size else float(1 / eigenvalues[0]))
+
+
+def _norm(matrix: Floats) -> float:
+    """Largest column sum of magnitudes."""
+    return float(np.abs(matrix).sum(axis=0).max())
+
+
+@dataclass(frozen=True)
+class Values:
+    """The best W for given B."""
+
+    W: Floats
+    """(p, d_out)."""
+    residual: Floats
+    """Y - B W, (M, d_out)."""
+    gram: HalfInverse
+    """B'B."""
+
+
+def solve_values(B: Floats, Y: Floats) -> Values:
+    """Find the least squares solution of least norm."""
+    gram = half_inverse(B.T @ B)
+    W = gram.solve(B.T @ Y)
+    residual = Y - B @ W
+    W += gram.solve(B.T @ residual)
+    if gram.null.size:
+        W -= gram.null @ (gram.null.T @ W)
+    return Values(W, Y - B @ W, gram)

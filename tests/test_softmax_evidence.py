@@ -1,0 +1,232 @@
+"""Verdicts, and what they rest on: held-out error, nullity, named cases, standard errors."""
+
+import numpy as np
+import pytest
+
+import linattn_fast as la
+from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.report import HeldOut
+
+softmax = la.softmax
+M, D = 2, 5
+
+
+@pytest.fixture
+def truth(rng):
+    return planted_layer(rng, M, D, logits=4.0)
+
+
+def names(fit):
+    return [case.name for case in fit.report.cases]
+
+
+def test_uniform_tokens_determine_a_generic_layer(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    report = softmax.fit(X, truth(X), heads=M).report
+    assert report.verdict == "learned"
+    assert (report.reasons, report.cases) == ((), ())
+    known = report.identifiability
+    assert (known.theta_nullity, known.value_nullity) == (0, 0)
+    assert 1 < known.theta_condition < 1e6
+    assert 1 < known.value_condition < 1e6
+    assert (known.unknowns, known.equations) == (M * D * 2 * D, 240 * 4 * D)
+    assert report.fewer_heads_error > 0.1
+    assert "nullity 0" in str(report)
+
+
+@pytest.mark.parametrize("case", ["constant coordinate", "one-hot tokens"])
+def test_what_softmax_cannot_see_is_d_directions_a_head(rng, truth, case):
+    X = uniform_tokens(rng, 300, 5, D)
+    if case == "constant coordinate":
+        X[:, :, 3] = 1.0
+    else:
+        X = np.eye(D)[rng.integers(D, size=(300, 5))]
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert fit.report.verdict == "fits, not identified"
+    assert names(fit) == [case]
+    known = fit.report.identifiability
+    assert known.theta_nullity == M * D
+    assert known.value_nullity == M - 1  # the heads share a constant
+    assert np.isinf(known.theta_condition)
+    free = np.isinf(known.theta_errors)
+    assert free[:, :, 3].all() if case == "constant coordinate" else free.all()
+    assert case != "constant coordinate" or not free[:, :, :3].any()
+
+
+def test_a_coordinate_that_is_constant_within_sequences_only_is_named(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 1] = X[:, :1, 1]
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert names(fit) == ["constant coordinate"]
+    assert fit.report.identifiability.theta_nullity == M * D
+
+
+def test_dependent_coordinates_are_named(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 1] = X[:, :, 0]
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert names(fit) == ["dependent coordinates"]
+    assert fit.report.verdict == "fits, not identified"
+
+
+def test_single_tokens_say_nothing_of_theta(rng, truth):
+    X = uniform_tokens(rng, 100, 1, D)
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert fit.report.verdict == "fits, not identified"
+    assert names(fit) == ["k = 1"]
+    assert fit.report.identifiability.theta_nullity == M * D * D
+    assert not fit.Theta.any()
+
+
+def test_equal_thetas_are_named(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    equal = softmax.Layer(truth.Theta[[0, 0]], truth.W)
+    found = softmax.fit(X, equal(X), heads=2)
+    assert found.report.verdict == "fits, not identified"
+    assert names(found) == ["equal Thetas"]
+    stayed = softmax.fit(X, equal(X), heads=2, start=equal)
+    assert names(stayed) == ["equal Thetas"]
+    assert "heads 0 and 1 attend alike" in str(stayed.report)
+    assert stayed.report.identifiability.value_nullity == D
+
+
+def test_saturated_heads_are_named(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    sharp = softmax.Layer(truth.Theta * 1e7, truth.W)
+    fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
+    assert "saturated heads" in names(fit)
+    assert fit.report.verdict != "learned"
+
+
+def test_too_few_equations_are_named(rng, truth):
+    X = uniform_tokens(rng, 6, 3, D)
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert "too few equations" in names(fit)
+    assert fit.report.verdict != "learned"
+
+
+def test_parity_is_not_learned(rng):
+    X = uniform_tokens(rng, 400, 3, 10)
+    fit = softmax.fit(X, parity(X, (0, 4, 9)), heads=2, starts=4)
+    assert fit.report.verdict == "not learned"
+    assert fit.report.held_out.error > 0.1
+    assert "held-out error" in fit.report.reasons[0]
+
+
+def test_noise_is_not_learned(rng):
+    X = uniform_tokens(rng, 100, 3, 3)
+    report = softmax.fit(X, rng.standard_normal((100, 3, 2)), heads=1, starts=3).report
+    assert report.verdict == "not learned"
+    assert "give a larger tolerance" in str(report)
+
+
+def test_the_split_is_used_for_nothing_else(rng, truth):
+    """Targets of held-out sequences change their error alone."""
+    X = uniform_tokens(rng, 200, 4, D)
+    Y = truth(X)
+    whole = softmax.fit(X, Y, heads=M)
+    # Spoil one sequence at a time until the training error sees none of it
+    spoiled = Y.copy()
+    order = np.random.default_rng([0, 1]).permutation(200)
+    spoiled[order[:40]] = 100.0
+    fit = softmax.fit(X, spoiled, heads=M)
+    assert np.array_equal(fit.Theta, whole.Theta)
+    assert fit.report.held_out.sequences == 40
+    assert fit.report.held_out.violations == 40
+    assert fit.report.verdict == "not learned"
+
+
+def test_the_rule_of_three():
+    clean = HeldOut.of(np.zeros(100), np.ones(100), 0.1)
+    assert (clean.violations, clean.violation_bound) == (0, 0.03)
+    one = HeldOut.of(np.eye(100)[0], np.ones(100), 0.1)
+    assert one.violations == 1
+    # P(at most 1 of 100 | bound) = 5 %
+    p = one.violation_bound
+    assert np.isclose((1 - p) ** 100 + 100 * p * (1 - p) ** 99, 0.05)
+    assert HeldOut(1.0, 2, 2).violation_bound == 1.0
+    assert HeldOut(0.0, 2, 0).violation_bound == 1.0
+
+
+def test_standard_errors_are_the_spread_of_estimates(rng):
+    truth = planted_layer(rng, 1, 3, logits=2.0)
+    X = uniform_tokens(rng, 150, 4, 3)
+    Y, found = truth(X), []
+    for _ in range(40):
+        noisy = Y + 0.05 * rng.standard_normal(Y.shape)
+        fit = softmax.fit(X, noisy, heads=1, start=truth, starts=1)
+        found.append(np.concatenate([fit.Theta.ravel(), fit.W.ravel()]))
+    known = fit.report.identifiability
+    said = np.concatenate([known.theta_errors.ravel(), known.value_errors.ravel()])
+    # The sample deviation of 40 has a relative error of 11 %: four of them, for 18 numbers
+    ratio = np.std(found, axis=0, ddof=1) / said
+    assert ratio.min() > 0.55
+    assert ratio.max() < 1.45
+
+
+def test_a_subset_of_many_examples_says_the_same(monkeypatch, rng):
+    truth = planted_layer(rng, 1, 6, d_out=2, logits=3.0)
+    X = uniform_tokens(rng, 1000, 4, 6)
+    Y = truth(X) + 0.01 * rng.standard_normal((1000, 4, 2))
+    settings = {"heads": 1, "start": truth, "starts": 1}
+    every = softmax.fit(X, Y, **settings).report.identifiability
+    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
+    some = softmax.fit(X, Y, **settings).report.identifiability
+    assert not np.array_equal(some.theta_errors, every.theta_errors)
+    assert some.theta_nullity == every.theta_nullity == 0
+    assert 0.8 < np.median(some.theta_errors / every.theta_errors) < 1.5
+
+
+def test_large_matrices_are_factorised(monkeypatch, rng, truth):
+    X = uniform_tokens(rng, 200, 4, D)
+    Y = truth(X) + 0.01 * rng.standard_normal((200, 4, D))
+    small = softmax.fit(X, Y, heads=M).report.identifiability
+    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
+    monkeypatch.setattr("linattn_fast.softmax.identifiability._EQUATIONS_PER_UNKNOWN", 1000)
+    large = softmax.fit(X, Y, heads=M).report.identifiability
+    assert np.allclose(large.theta_errors, small.theta_errors, rtol=1e-6)
+    assert np.allclose(large.value_errors, small.value_errors, rtol=1e-6)
+    assert large.theta_nullity == 0
+    X[:, :, 0] = 1.0
+    singular = softmax.fit(X, truth(X), heads=M).report.identifiability
+    assert singular.theta_nullity == M * D
+
+
+def test_files_bring_everything_back(rng, truth, tmp_path):
+    X = uniform_tokens(rng, 100, 4, D)
+    X[:, :, 0] = 1.0  # infinite standard errors are kept too
+    fit = softmax.fit(X, truth(X), heads=M)
+    path = tmp_path / "layer.npz"
+    fit.save(path)
+    again = softmax.load(path)
+    assert np.array_equal(again.Theta, fit.Theta)
+    assert np.array_equal(again.predict(X), fit.predict(X))
+    assert str(again.report) == str(fit.report)
+    assert again.report.starts == fit.report.starts
+    assert again.report.cases == fit.report.cases
+    assert again.seconds == fit.seconds
+    with pytest.raises(ValueError, match="holds linattn_fast.softmax, not linattn_fast.fit"):
+        la.load(path)
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match="^path: .* is not a whole linattn_fast.softmax file"):
+        softmax.load(path)
+
+
+def test_the_path_suggests_the_planted_number_of_heads(rng, tmp_path):
+    truth = planted_layer(rng, 2, 4, logits=4.0)
+    X = uniform_tokens(rng, 300, 4, 4)
+    Y = truth(X)
+    Y = Y + 0.02 * Y.std() * rng.standard_normal(Y.shape)
+    seen = []
+    path = softmax.head_path(X, Y, 3, progress=lambda *a: seen.append(a))
+    assert path.suggested == 2
+    assert path.n_heads == (1, 2, 3)
+    assert (np.diff(path.training_errors) <= 0).all()
+    assert path.held_out_errors[1] < 0.1 < path.held_out_errors[0]
+    assert [len(layer) for layer in path.layers] == [1, 2, 3]
+    assert seen[-1] == (3, 3)
+    pytest.importorskip("matplotlib", reason="an optional extra")
+    path.plot(tmp_path / "path.png")
+    assert (tmp_path / "path.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="^max_heads: must be at least 1"):
+        softmax.head_path(X, Y, 0)
