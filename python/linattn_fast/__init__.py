@@ -23,7 +23,7 @@ from .distribution import VERSION as _VERSION
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
-from .heads import Heads, Recovery
+from .heads import Heads
 from .layouts import Layout
 from .leave_one_out import leave_one_out
 from .libraries import convert
@@ -32,6 +32,7 @@ from .memory import estimate_memory
 from .moments import Moments
 from .pcg import Pcg
 from .recovery import recover_heads
+from .recovery_report import Recovery
 from .result import Fit, FitInfo, load
 from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
 from .threads import get_num_threads, set_num_threads

@@ -13,10 +13,11 @@ from .certificate import Certificate
 from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
 from .features import Features
-from .heads import Heads, Recovery
+from .heads import Heads
 from .libraries import conversion_to
 from .memory import in_words
 from .program_certificate import ProgramCertificate
+from .recovery_report import Recovery
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
 _FILE_VERSION = 2
