@@ -28,7 +28,7 @@ class FitInfo:
     """How a fit went: ``fit.info``. Printed, it is a short report."""
 
     solver: str
-    """"cholesky", "eigh", "dual", "qr" or "pcg"."""
+    """"cholesky", "eigh", "dual", "qr", "pcg" or "blocks"."""
     reason: str
     """Why that solver ran; a fallback is named here."""
     condition: float
