@@ -9,7 +9,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 # The CUDA kernels are compiled for the tests' emulator as well, where it runs.
 EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 
-.PHONY: demo test lint bench bench-scale bench-softmax bench-stream bench-cuda count wheel wheel-cuda clean
+.PHONY: demo test lint docs bench bench-scale bench-softmax bench-stream bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -21,6 +21,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The manual, docs/_build/html/index.html: warnings are errors, and no network is needed.
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx -W --keep-going -n -E -q docs docs/_build/html
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/run.py
@@ -63,4 +67,4 @@ $(VENV)/created:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist demo.png
+	rm -rf $(VENV) build dist docs/_build demo.png

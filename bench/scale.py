@@ -44,21 +44,6 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 # ---------------------------------------------------------------------------- in-context regression
 
 
-def context_data(d: int, n: int, N: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (x_t, y_t), y = <w, x> + noise with a w for each sequence, and the query (x, 0)."""
-    rng = np.random.default_rng(d)
-    Z = np.empty((N, n + 1, d + 1), dtype)
-    for start in range(0, N, CHUNK):
-        part = Z[start : start + CHUNK]
-        x = rng.standard_normal((len(part), n + 1, d)) / np.sqrt(d)
-        w = rng.standard_normal((len(part), d, 1))
-        part[:, :, :d] = x
-        part[:, :, d:] = x @ w + 0.1 * rng.standard_normal((len(part), n + 1, 1))
-    y = Z[:, -1, d].astype(np.float64)
-    Z[:, -1, d] = 0
-    return Z, y
-
-
 def context_features(Z: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Chunks of h = (S[k,y]) (x) x, (chunk, d (d + 1)), by einsum."""
     d = Z.shape[2] - 1
@@ -94,8 +79,7 @@ def gradient_norm(C: np.ndarray, Z: np.ndarray, y: np.ndarray, alpha: float) -> 
 def in_context(d: int, n: int, dtype: type, floor: float, repeats: int) -> dict[str, object]:
     """Tokens to coefficients, ridge, chosen features, against numpy."""
     N = 5 * d * d
-    Z, y = context_data(d, n, N, dtype)
-    features = la.Features(d + 1, pairs=[(k, d) for k in range(d + 1)], queries=range(d))
+    Z, y, features = la.datasets.in_context_regression(N, n, d, dtype=dtype, seed=d)
 
     def ours() -> la.Fit:
         return la.fit(Z, y, features=features, alpha=RIDGE, heads=None, certify=False)

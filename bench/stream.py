@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import readme
 from machine import alternate, in_fresh_process, processor
 
 import linattn_fast as la
@@ -184,7 +183,6 @@ def main() -> None:
     (RESULTS / "stream.md").write_text(text)
     record = {"machine": machine, "rows": [asdict(row) for row in rows]}
     (RESULTS / "stream.json").write_text(json.dumps(record, indent=1) + "\n")
-    readme.show("stream.md", text, "docs/scale.md")
     print("\n" + text)
 
 

@@ -4,8 +4,8 @@
 
 A sequence has tokens (x_t, y_t) with y = <w, x> + noise and a w of its own, and ends with the query
 (x, 0); the layer is to predict the y of the query. Only pairs (x_k, y) and (y, y) and the queries x
-matter, p = d (d + 1) features. Each curve has a ridge alpha, or a length of the context. Data is
-made in blocks, never more than one training set at a time.
+matter, p = d (d + 1) features. Each curve has a ridge alpha, or a length of the context. Never more
+than one training set exists at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import linattn_fast as la
+from linattn_fast.datasets import ContextDataset
 
 NOISE = 0.1
 TEST = 2000
-BLOCK = 1000
 RATIOS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0)
 """Training sequences over d^2."""
 RIDGES = (1e-3, 1e-2, 1e-1)
@@ -28,32 +28,18 @@ CONTEXTS = (0.5, 1.0, 2.0)
 """Tokens of the context over d."""
 
 
-def sequences(rng: np.random.Generator, N: int, n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (N, n + 1, d + 1) in float32, block by block, and targets (N,)."""
-    Z = np.empty((N, n + 1, d + 1), np.float32)
-    for start in range(0, N, BLOCK):
-        part = Z[start : start + BLOCK]
-        x = rng.standard_normal((len(part), n + 1, d)) / np.sqrt(d)
-        w = rng.standard_normal((len(part), d, 1))
-        part[:, :, :d] = x
-        part[:, :, d:] = x @ w + NOISE * rng.standard_normal((len(part), n + 1, 1))
-    y = Z[:, -1, d].astype(np.float64)
-    Z[:, -1, d] = 0
-    return Z, y
-
-
-def features(d: int) -> la.Features:
-    """Pairs (x_k, y) and (y, y), queries x."""
-    return la.Features(d + 1, pairs=[(k, d) for k in range(d + 1)], queries=range(d))
+def sequences(rng: np.random.Generator, N: int, n: int, d: int) -> ContextDataset:
+    """Tokens (N, n + 1, d + 1) in float32, targets (N,) and the features that matter."""
+    return la.datasets.in_context_regression(N, n, d, noise=NOISE, dtype=np.float32, seed=rng)
 
 
 def curve_point(
-    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], d: int, alpha: float
+    train: ContextDataset, test: ContextDataset, alpha: float
 ) -> tuple[float, la.FitInfo]:
     """Mean squared test error of the layer learned, and how it was found."""
-    Z, y = train
-    fit = la.fit(Z, y, alpha=alpha, features=features(d), heads=None, certify=False)
-    new, wanted = test
+    Z, y, features = train
+    fit = la.fit(Z, y, alpha=alpha, features=features, heads=None, certify=False)
+    new, wanted, _ = test
     predicted = fit.predict(new)
     assert isinstance(predicted, np.ndarray)
     return float(((predicted[:, 0] - wanted) ** 2).mean()), fit.info
@@ -76,7 +62,7 @@ def main() -> None:
         for N in sizes:
             train = sequences(rng, N, n, d)
             for alpha in ridges:
-                error, info = curve_point(train, test, d, alpha)
+                error, info = curve_point(train, test, alpha)
                 curves.setdefault(f"context {n}, alpha = {alpha:g}", []).append(error)
                 print(
                     f"context {n:4}  N = {N:6}  alpha = {alpha:<6g} test error {error:.4f}  "

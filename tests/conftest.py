@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -177,3 +178,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     yield sys.modules["cupy"]
     assert fake_cupy.State.device == 0
     assert [len(stack) for stack in fake_cupy.State.streams.values()] == [1, 1]
+
+
+def library(name: str) -> types.ModuleType:
+    """An optional library: tests are skipped where it is missing, unless it must be there."""
+    if os.environ.get("LINATTN_REQUIRE_LIBRARIES"):
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=f"{name} is an optional library")

@@ -456,16 +456,6 @@ def test_every_command_has_help_with_an_example_that_can_be_parsed(capsys):
     assert la.__version__ in succeeds(capsys, "--version")
 
 
-def test_the_examples_of_the_document_run(capsys, folder):
-    document = (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
-    (lines,) = re.findall(r"```sh\n(.*?)```", document, flags=re.DOTALL)
-    exec(compile(code, "docs/cli.md", "exec"), {})
-    for line in lines.splitlines():
-        succeeds(capsys, *line.split()[1:])
-    assert {"model.npz", "y.npy", "out.html"} < {path.name for path in folder.iterdir()}
-
-
 def test_a_bar_is_shown_when_asked_for_and_otherwise_on_a_terminal_alone(capsys, data, monkeypatch):
     monkeypatch.setattr("linattn_fast.cli.bar._PATIENCE", 0)
     words = ("fit", "data.npz", "-o", "m.npz")

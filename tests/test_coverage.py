@@ -234,27 +234,13 @@ def test_explain_names_pairs_and_queries(rng):
 # ----------------------------------------------------------------------- the cases it was made for
 
 
-def associative_memory(rng, N, mixture, d=4):
-    """Tables of d keys and values with a key as query; a share ``mixture`` of them orthonormal."""
-    Z = rng.standard_normal((N, d + 1, 2 * d))
-    exact = round(mixture * N)
-    Z[:exact, :d, :d] = np.linalg.qr(Z[:exact, :d, :d])[0]
-    Z[:exact, :d, d:] = np.linalg.qr(Z[:exact, :d, d:])[0]
-    Z[:exact, d, d:] = 0.0
-    Z[:, d, :d] = Z[np.arange(N), rng.integers(d, size=N), :d]
-    return Z
-
-
 def test_the_certificate_of_associative_memory_falls_to_zero_with_the_mixture(rng):
-    d = 4
-    V, Q = np.zeros((1, d, 2 * d)), np.zeros((1, 2 * d, 2 * d))
-    V[0, :, d:] = np.eye(d)
-    Q[0, :d, :d] = np.eye(d)
-    truth = la.Heads(V, Q)
-    N, lambdas, distances = 2**14, [], []
+    def memory(N, orthonormal, noise=0.0):
+        return la.datasets.associative_memory(N, orthonormal=orthonormal, noise=noise, seed=rng)
+
+    lambdas, distances = [], []
     for mixture in (0.95, 0.97, 0.98, 1.0):
-        Z = associative_memory(rng, N, mixture)
-        y = truth(Z) + 0.01 * rng.standard_normal((N, d))
+        Z, y, truth = memory(2**14, mixture, 0.01)
         fit = la.fit(Z, y, heads=None)
         lambdas.append(fit.certificate.lambda_min)
         distances.append(np.linalg.norm(fit.coefficients - truth.coefficients()))
@@ -270,8 +256,8 @@ def test_the_certificate_of_associative_memory_falls_to_zero_with_the_mixture(rn
     assert all(each.startswith("tokens never vary along ") for each in said)
     assert any("with query x7" in each for each in said)  # values never query
     # Tables the data knows are covered, Gaussian ones are not.
-    assert certificate.covers(associative_memory(rng, 20, 1.0)).all()
-    assert not certificate.covers(associative_memory(rng, 20, 0.0)).any()
+    assert certificate.covers(memory(20, 1.0).Z).all()
+    assert not certificate.covers(memory(20, 0.0).Z).any()
 
 
 def automaton_steps(delta, word, states, symbols):

@@ -5,6 +5,9 @@ import scipy.linalg
 from conftest import EPS, plant
 
 import linattn_fast as la
+from linattn_fast.normal_operator import Gradient
+from linattn_fast.residuals import refine_on_data
+from linattn_fast.solve import factorise
 
 
 def relative(a, b):
@@ -216,6 +219,30 @@ def test_refinement_on_the_data_undoes_the_squared_condition(condition, rotated)
         first, *later = fit.info.refinements
         left = relative(fit.coefficients, C) + sum(later)  # by the triangle inequality
         assert abs(first - relative(moments.coefficients, C)) <= 1.01 * left
+
+
+@pytest.mark.parametrize(
+    ("noise", "passes"),
+    [(4e-9, 1), (1e-12, 2)],  # the second leaves a millionth of the error before
+)
+def test_the_error_after_a_correction_needs_no_pass_unless_it_cancels(rng, noise, passes):
+    H, alpha, seen = rng.standard_normal((300, 18)), 1e-20, []
+    truth = rng.standard_normal((2, 18))
+    y = H @ truth.T + noise * rng.standard_normal((300, 2))
+    choice = factorise(lambda: H.T @ H / 300 + alpha * np.eye(18))
+
+    def gradient(C):
+        rest = y - H @ C.T
+        seen.append((rest**2).mean(axis=0).sum())
+        return Gradient(rest.T @ H, (rest**2).sum(axis=0))
+
+    start = truth + 5e-10 * rng.standard_normal(truth.shape)
+    solution = refine_on_data(start, choice, alpha, 300.0, gradient)
+    expected = ((y - H @ solution.coefficients.T) ** 2).sum() / 300
+    assert len(solution.refinements) == 1
+    assert len(seen) == passes
+    assert expected < 0.9 * seen[0]  # the correction is seen in the error
+    assert solution.mean_squared_error == pytest.approx(expected, rel=1e-3, abs=0)
 
 
 def test_the_solver_can_be_chosen(rng):

@@ -24,7 +24,9 @@ from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
 from .heads import Heads, Recovery
+from .layouts import Layout
 from .leave_one_out import leave_one_out
+from .libraries import convert
 from .matching import HeadMatch, match_heads
 from .memory import estimate_memory
 from .moments import Moments
@@ -50,6 +52,7 @@ __all__ = [
     "HeadMatch",
     "HeadPath",
     "Heads",
+    "Layout",
     "Moments",
     "Pcg",
     "Recovery",
@@ -57,6 +60,7 @@ __all__ = [
     "backends",
     "certify",
     "choose_alpha",
+    "convert",
     "cubic_features",
     "datasets",
     "estimate_memory",

@@ -67,7 +67,7 @@ def assemble(
         n_samples=n_samples,
         dimension=features.count,
         seconds=dict(stages),
-        bytes=estimate[solver] + kept_bytes,
+        bytes=estimate.get(solver, 0) + kept_bytes,  # "blocks" has its own
         heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
     )
     return Fit(coefficients, features, heads, certificate, info, positions)

@@ -25,9 +25,11 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from .block_coverage import BlockCoverage
 from .coverage import Coverage, coverage_of_samples, describe
 from .device import device_of, module_of, on_device, to_host
 from .features import Features
+from .libraries import conversion_to
 from .memory import require_memory
 from .moments import Moments
 from .solve import CholeskyFactor, SpectralFactor, factorise
@@ -47,6 +49,20 @@ class Certificate:
     the tokens), which a certificate therefore keeps. A certificate that was pickled or loaded from
     a file has left them behind and answers only for the layer as a whole; make another one with
     ``la.certify(moments)``.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.standard_normal((200, 6, 3))
+    >>> Z[:, :, 2] = 0.0  # the third coordinate never occurs
+    >>> certificate = la.certify(Z)
+    >>> certificate.verdict, certificate.rank, certificate.dimension
+    ('not identifiable', 6, 18)
+    >>> new = rng.standard_normal((2, 9, 3))
+    >>> new[0, :, 2] = 0.0
+    >>> certificate.covers(new)
+    array([ True, False])
     """
 
     lambda_min: float
@@ -55,6 +71,7 @@ class Certificate:
     lower_bound: float
     """Proved: lambda_min of the data, in exact arithmetic, is at least this. 0 proves nothing."""
     verdict: Verdict
+    """"identifiable", "not identifiable" or "undecided"; ``evidence`` says why."""
     condition: float
     """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
     rank: int
@@ -63,6 +80,7 @@ class Certificate:
     dimension: int
     """Number of features, p."""
     n_samples: int
+    """Queries in the data."""
     evidence: str
     """What the verdict rests on, in words and numbers."""
     features: Features
@@ -93,12 +111,18 @@ class Certificate:
         return None if self.source is None else self.source.device
 
     def get(self) -> Certificate:
-        """The same certificate, with what it holds on a CUDA device brought to the host."""
+        """Bring what it holds on a CUDA device to the host.
+
+        Returns
+        -------
+        Certificate
+            The same certificate, on the host.
+        """
         spectrum = None if self.spectrum is None else to_host(self.spectrum)
         source = None if self.source is None else self.source.get()
         return replace(self, spectrum=spectrum, source=source)
 
-    def _coverage(self) -> Coverage:
+    def _coverage(self) -> Coverage | BlockCoverage:
         if self.source is None:
             raise ValueError(
                 "certificate: it has neither moments nor data to answer this from, because it was "
@@ -120,6 +144,7 @@ class Certificate:
         offsets: object = ...,
         positions: Positions | None = ...,
         tol: float | None = ...,
+        like: object = ...,
         return_residual: Literal[False] = ...,
     ) -> Array | list[Array]: ...
     @overload
@@ -130,6 +155,7 @@ class Certificate:
         offsets: object = ...,
         positions: Positions | None = ...,
         tol: float | None = ...,
+        like: object = ...,
         return_residual: Literal[True],
     ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
     def covers(
@@ -140,6 +166,7 @@ class Certificate:
         positions: Positions | None = None,
         tol: float | None = None,
         return_residual: bool = False,
+        like: object = None,
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
@@ -156,31 +183,60 @@ class Certificate:
             that rounding makes in the range, at most 1e-2.
         return_residual
             Return that distance as well.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`.
 
         Returns
         -------
         array or list of bool
-            (N,) for "last", otherwise one a token in the form of Z.
+            (N,) for "last", otherwise one a token in the form of Z; with ``return_residual`` a
+            tuple of these and the distances.
+
+        Raises
+        ------
+        ValueError
+            This certificate was loaded, pickled, or made without moments; see the notes above.
         """
         tokens, where = self._queries(Z, offsets, positions)
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
+        converted = conversion_to(like)
         coverage = self._coverage()
         residual = coverage.residuals(tokens, where)
         with on_device(self.device):
             covered = residual <= (coverage.tolerance if tol is None else tol)
-        answer = _per_query(covered, tokens, where)
-        return (answer, _per_query(residual, tokens, where)) if return_residual else answer
+        answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
+        return (
+            (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
+        )
 
     def leverage(
-        self, Z: object, *, offsets: object = None, positions: Positions | None = None
+        self,
+        Z: object,
+        *,
+        offsets: object = None,
+        positions: Positions | None = None,
+        like: object = None,
     ) -> Floats | list[Floats]:
-        """h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
+        """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
         Its mean over the training data is the rank.
+
+        Parameters
+        ----------
+        Z, offsets, positions, like
+            As for :meth:`covers`.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z.
         """
         tokens, where = self._queries(Z, offsets, positions)
-        return _per_query(self._coverage().leverages(tokens, where), tokens, where)
+        converted = conversion_to(like)
+        leverages = self._coverage().leverages(tokens, where)
+        answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
+        return answer
 
     def error_bound(
         self,
@@ -191,12 +247,13 @@ class Certificate:
         confidence: float = 0.95,
         offsets: object = None,
         positions: Positions | None = None,
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Bound how far predictions at Z can be apart, in each output.
 
         Parameters
         ----------
-        Z, offsets, positions
+        Z, offsets, positions, like
             As for :meth:`covers`.
         eps
             Any two layers with mean squared training errors of at most eps differ by at most
@@ -208,6 +265,22 @@ class Certificate:
             the number of samples (total over largest weight).
         confidence
             Of the noise form, for each query and output.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z; infinite where not covered.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
+        >>> Z, new = rng.standard_normal((500, 6, 3)), rng.standard_normal((4, 6, 3))
+        >>> fit = la.fit(Z, truth(Z) + rng.uniform(-0.1, 0.1, (500, 1)))
+        >>> bound = fit.certificate.error_bound(new, noise=0.1)
+        >>> bool((abs(fit.predict(new) - truth(new))[:, 0] < bound).all())
+        True
         """
         if (eps is None) == (noise is None):
             raise ValueError("eps, noise: give one of them, eps or noise")
@@ -219,6 +292,7 @@ class Certificate:
         if not (isinstance(confidence, int | float) and 0 < confidence < 1):
             raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
         tokens, where = self._queries(Z, offsets, positions)
+        converted = conversion_to(like)
         leverage = self._coverage().leverages(tokens, where)
         xp = module_of(leverage)
         if noise is None:
@@ -229,14 +303,25 @@ class Certificate:
         with on_device(self.device):
             nothing = xp.isinf(leverage)
             bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
-        return _per_query(bound, tokens, where)
+        answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
+        return answer
 
     def null_space(self, k: int) -> Floats:
-        """Return the k least determined directions of the coefficients, (k, p), of length one.
+        """Return the k least determined directions of the coefficients.
 
         Those along which every training prediction stays the same come first: features that are
         zero in every sample, each by itself, then combinations of few features. Then the directions
         of least mean square, in units where every feature has mean square one.
+
+        Parameters
+        ----------
+        k
+            Directions, at most.
+
+        Returns
+        -------
+        array
+            (k, p), or all p directions where k is larger; each of length one.
         """
         return self._coverage().least_determined(self._directions(k))[0]
 
@@ -249,6 +334,11 @@ class Certificate:
             Directions, at most; of :meth:`null_space`.
         names
             Of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
+
+        Returns
+        -------
+        list of str
+            A sentence for each direction.
 
         Examples
         --------
@@ -292,9 +382,13 @@ class Source:
     """Tokens, weights and positions, of fewer samples than features."""
     factor: SpectralFactor | None = None
     """From the features themselves, where it was made already."""
+    blocks: BlockCoverage | None = None
+    """Where the data was solved in blocks: the range of each."""
 
     def get(self) -> Source:
         """The same, on the host."""
+        if self.blocks is not None:  # made there
+            return self
         moments = None if self.moments is None else self.moments.get()
         factor = None if self.factor is None else self.factor.get()
         if self.data is None:
@@ -308,8 +402,10 @@ class Source:
         return device_of(self.moments, *(self.data or ())[:1])
 
     @cached_property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> Coverage | BlockCoverage:
         """Factorise, once, where the moments or the data are."""
+        if self.blocks is not None:
+            return self.blocks
         with on_device(self.device):
             return self._factorised()
 

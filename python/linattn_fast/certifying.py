@@ -79,13 +79,18 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
     return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(forward, p)
 
 
-def _judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verdict, str]:
+def unseen_features(zeros: int, p: int) -> str:
+    """Say that features are zero in every sample."""
+    return (
+        f"{zeros} of {p} features are zero in every sample (or underflow), "
+        "so that other layers fit as well"
+    )
+
+
+def judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verdict, str]:
     """Apply the three rules of :mod:`linattn_fast.certificate`."""
     if zeros:
-        return "not identifiable", (
-            f"{zeros} of {p} features are zero in every sample (or underflow), "
-            "so that other layers fit as well"
-        )
+        return "not identifiable", unseen_features(zeros, p)
     if proof.bound > 0:
         return "identifiable", (
             f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} "
@@ -174,7 +179,7 @@ def certificate_from(
     full = factor.rank == p
     smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
     proof = prove(moments.get(), smallest)
-    verdict, evidence = _judge(factor, p, int((moments.gram_diagonal() == 0).sum()), proof)
+    verdict, evidence = judge(factor, p, int((moments.gram_diagonal() == 0).sum()), proof)
     spectral = factor if isinstance(factor, SpectralFactor) else None
     return Certificate(
         lambda_min=smallest,
@@ -222,6 +227,18 @@ def certify(
         True shows a bar while moments are accumulated; a function is called with the sequences done
         and their number.
 
+    Returns
+    -------
+    Certificate
+        The verdict and what it rests on, ready for questions about single inputs.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An argument that does not fit; the message begins with its name.
+    MemoryError
+        The factorisation does not fit in ``memory_limit``; raised before any work.
+
     Examples
     --------
     >>> import numpy as np, linattn_fast as la
@@ -248,6 +265,18 @@ def certify(
             if weights is not None:
                 require_positive(float(weights.max()))
             engine = get_backend(backend, tokens)  # a wrong name is an error before any work
+            if engine.name != "cuda" and not spectrum:
+                # Both are built on this module
+                from .block_choice import blocks_worth_it  # noqa: PLC0415
+                from .block_fit import certify_blocks  # noqa: PLC0415
+
+                blocks = blocks_worth_it(
+                    tokens, weights, positions, chosen, 0, memory_limit, proof=True
+                )
+                if blocks is not None:
+                    return certify_blocks(
+                        blocks, tokens, weights, positions, engine.name, memory_limit, progress
+                    )
             if tokens.n_samples(positions) < chosen.count and not spectrum:
                 if not all(module_of(array).isfinite(array).all() for array in tokens.arrays):
                     raise non_finite_error(tokens)

@@ -39,7 +39,7 @@ from .solve import (
 )
 from .tokens import Array, Floats, Positions, Tokens
 
-_BATCH_BYTES = 64 << 20
+BATCH_BYTES = 64 << 20
 """Features formed at a time."""
 _DENSE_UP_TO = 512
 """Below this size all eigenvectors are computed where a few are wanted."""
@@ -93,7 +93,7 @@ class Coverage:
     def _batches(self, tokens: Tokens, positions: Positions) -> Iterator[Floats]:
         """D h of the queries, (rows, p), a few at a time."""
         per_sequence = 8 * self.p * (1 if positions == "last" else int(tokens.lengths.max()))
-        step = max(1, _BATCH_BYTES // per_sequence)
+        step = max(1, BATCH_BYTES // per_sequence)
         for first in range(0, len(tokens), step):
             last = min(first + step, len(tokens))
             scale = self.factor.scale
@@ -107,11 +107,12 @@ class Coverage:
     @on_own_device
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
         """Distance of each query's features from the range, relative: (rows,)."""
-        parts = [self._residual(x) for x in self._batches(tokens, positions)]
+        parts = [self.residual_of(x) for x in self._batches(tokens, positions)]
         residuals: Floats = module_of(*parts).concatenate(parts)
         return residuals
 
-    def _residual(self, x: Floats) -> Floats:
+    def residual_of(self, x: Floats) -> Floats:
+        """Relative distance of rows D h, (rows, p), from the range."""
         xp = module_of(x)
         residual: Floats = xp.zeros(len(x))
         if isinstance(self.factor, CholeskyFactor) or self.factor.rank == self.p:
@@ -127,11 +128,12 @@ class Coverage:
     @on_own_device
     def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
         """h' Lambda^+ h of each query, infinite where the data does not determine it: (rows,)."""
-        parts = [self._leverage(x) for x in self._batches(tokens, positions)]
+        parts = [self.leverage_of(x) for x in self._batches(tokens, positions)]
         leverages: Floats = module_of(*parts).concatenate(parts)
         return leverages
 
-    def _leverage(self, x: Floats) -> Floats:
+    def leverage_of(self, x: Floats) -> Floats:
+        """h' Lambda^+ h from rows D h, (rows, p)."""
         factor, xp = self.factor, module_of(x)
         leverage: Floats
         if isinstance(factor, CholeskyFactor):
@@ -141,7 +143,7 @@ class Coverage:
             leverage = xp.where(x.any(axis=1), np.inf, 0.0)
         else:
             weighted = (x @ factor.vectors) ** 2 / factor.values[-factor.rank :]
-            leverage = xp.where(self._residual(x) > self.tolerance, np.inf, weighted.sum(axis=1))
+            leverage = xp.where(self.residual_of(x) > self.tolerance, np.inf, weighted.sum(axis=1))
         return leverage
 
     # ------------------------------------------------------------------ least determined directions
@@ -165,11 +167,11 @@ class Coverage:
         alone[np.arange(len(alone)), blanks[: len(alone)]] = 1.0
         directions = [alone]
         if len(alone) < k:
-            directions.append(self._undetermined()[: k - len(alone)])
+            directions.append(self.undetermined()[: k - len(alone)])
         nothing = sum(len(part) for part in directions)
         values = np.zeros(nothing)
         if nothing < k:
-            weak, vectors = self._weakest(k - nothing)
+            weak, vectors = self.weakest(k - nothing)
             directions.append(vectors)
             values = np.concatenate([values, weak])
         return np.concatenate(directions), values
@@ -179,7 +181,7 @@ class Coverage:
         x = vectors * self.factor.scale
         return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
 
-    def _undetermined(self) -> Floats:
+    def undetermined(self) -> Floats:
         """Null space of Lambda among the features seen, one row each, sparse ones first: (m, p)."""
         seen = np.flatnonzero(~self.unseen)
         factor = self.factor
@@ -197,7 +199,7 @@ class Coverage:
         full = self._in_units(full)
         return np.asarray(full[np.argsort((full != 0).sum(axis=1), kind="stable")])
 
-    def _weakest(self, k: int) -> tuple[Floats, Floats]:
+    def weakest(self, k: int) -> tuple[Floats, Floats]:
         """The k smallest eigenvalues of A that count as real, with directions (k, p)."""
         factor = self.factor
         if isinstance(factor, SpectralFactor):

@@ -26,6 +26,7 @@ from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .features import Features, as_features
 from .fitting import assemble_factorised
+from .floats import as_array
 from .machine import usable_memory
 from .matrix_free import fit_operator
 from .memory import as_memory_limit, estimate_memory, in_words
@@ -58,7 +59,7 @@ def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
     """Delayed blocks of an array, cut along its first axis only."""
     da = _module("dask.array")
     if not isinstance(array, da.Array):
-        array = da.from_array(np.asarray(array), chunks=-1)
+        array = da.from_array(as_array(array, name), chunks=-1)
     if array.ndim == 0 or array.shape[0] != sum(rows):
         raise ValueError(
             f"{name}: one entry a sequence is needed along its first axis, {sum(rows)}, "
@@ -228,6 +229,13 @@ def moments(
     -------
     Moments
         In this process. Without targets, d_out is 0.
+
+    Examples
+    --------
+    >>> import dask.array, linattn_fast.dask as lad
+    >>> Z = dask.array.random.default_rng(0).standard_normal((400, 8, 3), chunks=(100, 8, 3))
+    >>> lad.moments(Z, Z[:, 0])
+    Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
     """
     kind = _kind(positions, features, backend, precision, threads)
     return _Cluster(Z, y, sample_weight, kind).moments()
@@ -271,11 +279,23 @@ def fit(
     progress
         Of conjugate gradients: True shows a bar; a function is called with the iterations done and
         an estimate of their number. Dask has its own means for the rest.
+
+    Returns
+    -------
+    Fit
+        In this process.
+
+    Examples
+    --------
+    >>> import dask.array, linattn_fast.dask as lad
+    >>> Z = dask.array.random.default_rng(0).standard_normal((400, 8, 3), chunks=(100, 8, 3))
+    >>> lad.fit(Z, Z[:, 0]).certificate.verdict
+    'identifiable'
     """
     kind = _kind(positions, features, backend, precision, threads)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    if settings.solver in ("dual", "qr"):
+    if settings.solver in ("dual", "qr", "blocks"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data in one place; on a cluster, 'cholesky', "
             "'eigh' or 'pcg'"

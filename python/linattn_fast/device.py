@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .distribution import NAME
+from .foreign import detached, on_host
 
 INSTALL = f"pip install '{NAME}[cuda13]'"
 
@@ -57,15 +58,21 @@ def in_cuda_memory(value: object) -> bool:
         return False
     kind = type(value)  # properties of the object itself may raise
     if hasattr(kind, "__dlpack_device__"):
-        # mypy does not follow hasattr of the type.
-        return int(value.__dlpack_device__()[0]) in _CUDA_MEMORY  # type: ignore[attr-defined]
+        try:
+            # mypy does not follow hasattr of the type.
+            return int(value.__dlpack_device__()[0]) in _CUDA_MEMORY  # type: ignore[attr-defined]
+        except Exception:  # an array without memory; reading it says why
+            return False
     return hasattr(kind, "__cuda_array_interface__")
 
 
 def brought_over(value: Any, name: str) -> Any:
-    """Arrays of other libraries on a device, as CuPy arrays of the same memory; others as given."""
-    if is_on_device(value) or not in_cuda_memory(value):
+    """Arrays of other libraries, as CuPy or numpy arrays of the same memory; others as given."""
+    if is_on_device(value):
         return value
+    if not in_cuda_memory(value):
+        return on_host(value, name)
+    value = detached(value)
     try:
         xp = cupy()
     except ImportError:

@@ -193,7 +193,7 @@ class LinearAttentionRegressor(SequenceRegressor):
         """
         positions = as_positions(self.positions)
         solving = self._solving()
-        if Settings.of(**solving).solver in ("dual", "qr", "pcg"):  # checks all of them
+        if Settings.of(**solving).solver in ("dual", "qr", "pcg", "blocks"):  # checks all of them
             raise ValueError(
                 f"solver: {self.solver!r} needs all data at once; partial_fit keeps moments, "
                 "which 'auto', 'cholesky' and 'eigh' solve"

@@ -13,9 +13,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .device import module_of, on_device
+from .device import brought_over, module_of, on_device, to_host
 from .non_finite import non_finite_error
+from .prefixes import Samples, occurring_pairs
 from .tokens import Floats, Positions, Tokens, as_positions, as_size, as_tokens
+
+_QUERIES_AT_ONCE = 1 << 13
+"""Looked at together."""
 
 
 def pair_count(d: int) -> int:
@@ -73,7 +77,7 @@ def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np
     """Check whole numbers from 0 up to but not ``end``."""
     shape = "(m, 2)" if ndim == 2 else "(m,)"
     try:
-        array = np.asarray(value)
+        array = np.asarray(to_host(brought_over(value, name)))
     except ValueError:  # rows of different lengths
         raise ValueError(f"{name}: an array {shape} is needed, got {value!r}") from None
     if array.ndim != ndim or array.size == 0:
@@ -144,15 +148,32 @@ class Features:
 
         A pair takes part when some token has both coordinates, a query when some querying token has
         it. Of one-hot tokens, that is a small part of all.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            Which tokens query: "last", "all" or "causal".
+
+        Returns
+        -------
+        Features
+            Those pairs and queries.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> la.Features.active(np.eye(4)[[[0, 1, 2], [2, 1, 2]]])  # one-hot; x3 never occurs
+        Features(d=4, 3 of 10 pairs, 1 of 4 queries: 3 features)
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
-        together = np.zeros((tokens.d, tokens.d), dtype=bool)
-        queries = np.zeros(tokens.d, dtype=bool)
-        for sequence in tokens:
-            present = sequence != 0
-            together |= present.T.astype(np.float32) @ present.astype(np.float32) > 0
-            queries |= present[-1] if positions == "last" else present.any(axis=0)
+        together = occurring_pairs(tokens)
+        queries = np.diagonal(together)
+        if positions == "last":
+            parts = Samples.of(tokens, positions).parts(_QUERIES_AT_ONCE)
+            queries = np.any([(part.query_tokens() != 0).any(axis=0) for _, part in parts], axis=0)
         pairs = np.argwhere(np.triu(together))
         if len(pairs) == 0 or not queries.any():
             raise ValueError(
@@ -287,12 +308,17 @@ def _finite(values: Floats, tokens: Tokens) -> Floats:
 
 
 def cubic_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the features h(Z) themselves, (N, p): for tests and small work.
+    """Compute the features h(Z) themselves, for tests and small work.
 
     Parameters
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
 
     Examples
     --------
@@ -306,9 +332,26 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
 
 
 def paper_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the paper's literal features, (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l].
+    """Compute the paper's literal features, for comparison.
 
     Each off-diagonal product appears twice; :func:`cubic_features` has it once.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l] of sequence i.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.paper_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[[30., 10., 15.,  5.],
+            [15.,  5., 15.,  5.]]])
     """
     tokens = as_tokens(Z, offsets)
     with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):

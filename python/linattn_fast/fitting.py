@@ -17,11 +17,14 @@ from typing import Any, Literal
 
 from .assembling import assemble
 from .backend import Precision, get_backend
+from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
+from .block_fit import fit_blocks
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .choosing import choose_solver
 from .device import device_memory, device_of, on_device
+from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
 from .machine import usable_memory
@@ -30,7 +33,7 @@ from .memory import as_memory_limit, estimate_memory, in_words
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .pcg import Pcg
-from .problem import Settings, Stages
+from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .refine import Solution
 from .residuals import gradient_of, refine_on_data
@@ -105,7 +108,7 @@ def fit_moments(
 
 
 def _fit_moments(moments: Moments, settings: Settings) -> Fit:
-    if settings.solver in ("dual", "qr", "pcg"):
+    if settings.solver in ("dual", "qr", "pcg", "blocks"):
         raise ValueError(
             f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
         )
@@ -225,9 +228,11 @@ def fit(
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
         ill-conditioned and singular problems), "pcg" (conjugate gradients without a Gram, for many
-        features; its certificate is an estimate), or "auto": the dual where the samples are fewer;
+        features; its certificate is an estimate), "blocks" (queries that never occur together, as
+        of one-hot tokens, each group with its own samples and features), or "auto": "blocks" where
+        there are such groups and the whole would take longer; the dual where the samples are fewer;
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
-        memory (:mod:`linattn_fast.choosing`). ``fit.info`` says which ran and why. "pcg" goes on to
+        memory (docs/design.md). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
     backend
         "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
@@ -251,6 +256,14 @@ def fit(
     Fit
         Coefficients, heads, certificate and how the fit went.
 
+    Raises
+    ------
+    ValueError, TypeError
+        An argument that does not fit, or tokens or targets that are not finite; the message begins
+        with the name of the argument. Shapes and kinds are checked before any work.
+    MemoryError
+        No solver, or not the one asked for, fits in ``memory_limit``; raised before any work.
+
     Examples
     --------
     >>> import numpy as np, linattn_fast as la
@@ -267,6 +280,8 @@ def fit(
     Bar(0, "", progress)  # checked before any work, as everything else
     with on_device(device_of(Z)):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        if (blocks := as_blocks(problem, settings)) is not None:
+            return fit_blocks(*blocks, progress=progress)
         return _fit(problem, settings, progress)
 
 
@@ -284,6 +299,10 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
+        if isinstance(problem, Problem):
+            exact = fit_exact_part(problem, settings)
+            if exact is not None:
+                return exact
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
         loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
@@ -292,13 +311,26 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     if settings.solver == "pcg":
         return fit_pcg(problem, settings, why, progress)
 
+    return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
+
+
+def _fit_by_factorising(
+    problem: Data,
+    settings: Settings,
+    why: str,
+    once: bool,
+    auto: bool,
+    progress: bool | Callable[[int, Any], object],
+) -> Fit:
+    """Fit from the Gram; ``once`` if the data can be read only once, ``auto`` if it was chosen."""
+    positions = problem.positions
     stages = Stages()
     with stages.timed("moments"):
         moments = problem.moments(progress)
     if once:
         return _fit_once(moments, settings, stages)
     few = problem.n_samples is None and moments.n_samples < moments.dimension  # known only now
-    if solver == "auto" and few:
+    if auto and few:
         settings = replace(settings, solver="dual")
         settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
@@ -319,7 +351,7 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
             moments.required_weight(),
             partial(gradient_of, problem),
         )
-    chosen = why if solver == "auto" else ""
+    chosen = why if auto else ""
     return assemble_factorised(
         solution, choice, moments, settings, stages, why=chosen, problem=problem
     )

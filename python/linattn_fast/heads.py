@@ -10,67 +10,36 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
 from scipy.linalg import qr, svd
 
 from .backend import get_backend
-from .device import (
-    brought_over,
-    device_of,
-    frozen,
-    is_on_device,
-    module_of,
-    on_device,
-    on_own_device,
-    put,
-    to_host,
-)
+from .device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
 from .features import head_coefficients
-from .floats import as_array
+from .floats import as_matrix
+from .foreign import axes_of
+from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
+from .libraries import conversion_to
 from .memory import require_memory
 from .non_finite import non_finite_error
 from .solve import EPS
 from .tokens import Floats, Positions, as_positions, as_size, as_tokens
 
 
-def as_matrix(value: object, name: str, ndim: int) -> Floats:
-    """Check a real, finite array of given dimension, as contiguous float64."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: masked arrays are not supported; fill the masked entries")
-    value = brought_over(value, name)
-    with on_device(device_of(value)):
-        return _as_matrix(value, name, ndim)
-
-
-def _as_matrix(value: object, name: str, ndim: int) -> Floats:
-    xp = module_of(value)
-    array: Any = value if is_on_device(value) else as_array(value, name)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name}: real numbers are needed, got dtype {array.dtype}")
-    if array.ndim != ndim:
-        raise ValueError(f"{name}: an array of {ndim} axes is needed, got shape {array.shape}")
-    copy: Floats = xp.array(array, dtype=np.float64, order="C")
-    if not xp.isfinite(copy).all():
-        raise ValueError(f"{name}: must be finite")
-    return copy
-
-
 def _is_one_sequence(value: object) -> bool:
     try:
-        # Anything may be given; numpy says so where it is no array.
-        dimensions = value.ndim if hasattr(value, "ndim") else np.ndim(value)  # type: ignore[arg-type]
-        return bool(dimensions == 2)
+        return axes_of(value) == 2
     except ValueError:  # sequences of different lengths
         return False
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How heads were found."""
+    """How heads were found: ``heads.recovery`` of recovered or fitted heads."""
 
     method: str
     """"minimal": the fewest that were found. "svd": those of the SVD, asked for or fallen back on.
@@ -147,7 +116,13 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """The same heads on the host."""
+        """Bring them to the host.
+
+        Returns
+        -------
+        Heads
+            The same heads on the host; these if they are there already.
+        """
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:
@@ -202,6 +177,7 @@ class Heads:
         *,
         offsets: object = None,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Apply the layer.
 
@@ -214,6 +190,9 @@ class Heads:
             "causal": every token queries the prefix that ends with it.
         backend
             "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or the heads are on a device.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
@@ -222,13 +201,113 @@ class Heads:
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
+        converted = conversion_to(like)
         y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
-        return y if positions == "last" else tokens.restore(y)
+        answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
+        return answer
 
     @on_own_device
     def coefficients(self) -> Floats:
-        """Coefficients (d_out, p) of the features."""
+        """Expand the heads in the cubic features.
+
+        Returns
+        -------
+        array
+            Coefficients (d_out, p).
+        """
         return head_coefficients(self.V, self.Q)
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Any], layout: Layout = PLAIN) -> Heads:
+        """Heads of an attention layer with other parameters.
+
+        Parameters
+        ----------
+        weights
+            Arrays of any library by name: "V" (or "W_V" and "W_O", with V_h = W_O W_V) and "Q" (or
+            "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
+            other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
+        layout
+            How they are kept, and what the sum is multiplied with; see :class:`Layout`.
+
+        Returns
+        -------
+        Heads
+            With the scale in V. They compute the attention itself: what a layer adds to it, such as
+            its own input, is not part of them, and every token attends to itself as well.
+        """
+        return cls(*heads_of(recognised(weights, layout), layout))
+
+    def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
+        """Parameters of an attention layer that computes the same; numpy arrays.
+
+        Parameters
+        ----------
+        layout
+            As for :meth:`from_weights`, which makes the same heads of what is returned.
+        form
+            "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
+            as in ``torch.nn.MultiheadAttention``.
+
+        Returns
+        -------
+        dict
+            Arrays by the names that the layout has for them.
+        """
+        return weights_of(to_host(self.V), to_host(self.Q), layout, form)
+
+    @classmethod
+    def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
+        """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
+
+        Parameters
+        ----------
+        module
+            A module whose parameters have names that :meth:`from_weights` knows, or a mapping such
+            as its ``state_dict()``. Biases are an error.
+        layout
+            How the parameters are kept, see :class:`Layout`. The number of heads is taken from the
+            module's ``num_heads`` where it has one.
+        """
+        from .torch_layer import parameters_of  # noqa: PLC0415  # optional
+
+        weights, number = parameters_of(module)
+        if isinstance(layout, Layout) and layout.num_heads is None and number is not None:
+            layout = replace(layout, num_heads=number)
+        return cls.from_weights(weights, layout)
+
+    def to_torch(
+        self,
+        positions: Positions = "last",
+        *,
+        dtype: object = None,
+        device: object = None,
+        requires_grad: bool = True,
+    ) -> Any:
+        """The layer as a ``torch.nn.Module`` with parameters V and Q, to be trained further.
+
+        Parameters
+        ----------
+        positions
+            Which tokens query: "last", "all" or "causal"; a call may choose others.
+        dtype
+            Of V, Q and the tokens; ``torch.float64`` by default.
+        device
+            By default where these heads are.
+        requires_grad
+            Whether V and Q are to be learned.
+
+        Returns
+        -------
+        torch.nn.Module
+            Called on tokens; its parameters are ``V`` and ``Q``.
+        """
+        from .torch_layer import layer_of  # noqa: PLC0415  # optional
+
+        if device is None and self.device is not None:
+            device = f"cuda:{self.device}"
+        V, Q = to_host(self.V), to_host(self.Q)
+        return layer_of(V, Q, positions, dtype, device, requires_grad)
 
     def normalized(self) -> Heads:
         """Bring the heads into normal form; they compute the same function.
@@ -244,6 +323,21 @@ class Heads:
 
         It is unique where the singular values differ. Heads that repeat others are merged, so there
         may be fewer. It is found on the host.
+
+        Returns
+        -------
+        Heads
+            The normal form.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> a = la.Heads(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4, 4)))
+        >>> A = np.array([[1.0, 2.0], [0.5, -1.0]])  # mixed: another look at the same layer
+        >>> b = la.Heads(np.tensordot(A, a.V, 1), np.tensordot(np.linalg.inv(A).T, a.Q, 1))
+        >>> np.allclose(a.V, b.V), np.allclose(a.normalized().V, b.normalized().V)
+        (False, True)
         """
         if self.device is not None:
             return self.get().normalized().put(self)
@@ -267,7 +361,18 @@ class Heads:
         )
 
     def distance(self, other: Heads) -> float:
-        """Frobenius norm of the difference of coefficients: 0 when the functions are the same."""
+        """Frobenius norm of the difference of coefficients: 0 when the functions are the same.
+
+        Parameters
+        ----------
+        other
+            Heads of the same d and d_out, in any number.
+
+        Returns
+        -------
+        float
+            ||C - C'||_F.
+        """
         if not isinstance(other, Heads):
             raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
         if (other.d, other.d_out) != (self.d, self.d_out):
@@ -285,6 +390,7 @@ class Heads:
         round: int | None = None,  # the name users know from numpy
         *,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats:
         """Run the layer autoregressively: append its output as the next token, again and again.
 
@@ -298,11 +404,23 @@ class Heads:
             Decimals to round each output to, as ``numpy.round`` does; None keeps it as it is.
         backend
             "auto", "cpu", "numpy" or "cuda".
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
         array
             (n + steps, d) or (N, n + steps, d): the prompts and what follows them.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> doubling = la.Heads(2 * np.eye(2)[None], np.eye(2)[None])  # y = 2 S z
+        >>> doubling.generate([[0.5, 0.0]], steps=2)
+        array([[0.5    , 0.     ],
+               [0.25   , 0.     ],
+               [0.15625, 0.     ]])
         """
         if self.d_out != self.d:
             raise ValueError(
@@ -310,6 +428,7 @@ class Heads:
                 f"these heads have d_out = {self.d_out}, d = {self.d}"
             )
         steps = as_size(steps, "steps", least=0)
+        converted = conversion_to(like)
         if round is not None and as_size(round, "round", least=0) > 15:
             raise ValueError(f"round: at most 15 decimals are possible, got {round}")
         single = _is_one_sequence(Z0)
@@ -325,4 +444,5 @@ class Heads:
         require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
         engine = get_backend(backend, tokens, self)
         Z = engine.generate(self.V, self.Q, prompts, steps, round)
-        return Z[0] if single else Z
+        answer: Floats = converted(Z[0] if single else Z)
+        return answer

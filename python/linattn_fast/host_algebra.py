@@ -15,6 +15,20 @@ from .cholesky import cholesky_in_place
 from .tokens import Floats
 
 
+def product(a: Floats, b: Floats) -> Floats:
+    """a @ b by SciPy's BLAS, in Fortran order.
+
+    numpy's BLAS has threads of its own, which spin for a while after a product; between many small
+    factorisations by SciPy's LAPACK they make those several times as slow.
+    """
+    if 0 in (*a.shape, *b.shape):
+        return np.zeros((len(a), b.shape[1]), order="F")
+    (left, flip_left), (right, flip_right) = (
+        (x, False) if x.flags.f_contiguous else (x.T, True) for x in (a, b)
+    )
+    return np.asarray(blas.dgemm(1.0, left, right, trans_a=flip_left, trans_b=flip_right))
+
+
 def cholesky(matrix: Floats) -> tuple[Floats, int]:
     """Lower factor L of a symmetric matrix in C order, overwritten; the first pivot that fails.
 

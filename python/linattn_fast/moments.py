@@ -159,6 +159,20 @@ class Moments:
         -------
         Moments
             This object.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument that does not fit, or data that is not finite; of a stream, the message
+            names the batch. The moments are then as they were.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> batches = ((Z, Z[:, 0]) for Z in (rng.standard_normal((100, 5, 3)) for _ in range(4)))
+        >>> la.Moments(3, 3).update(batches)
+        Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
         """
         source = as_source(
             Z,
@@ -236,7 +250,18 @@ class Moments:
         return self.merged([other]) if isinstance(other, Moments) else NotImplemented
 
     def merged(self, others: Iterable[Moments]) -> Moments:
-        """Moments of this stream and the others together, added in the order given."""
+        """Merge with others, added in the order given.
+
+        Parameters
+        ----------
+        others
+            Moments of the same d, d_out, positions and features.
+
+        Returns
+        -------
+        Moments
+            Of all of them together; ``a + b`` is ``a.merged([b])``.
+        """
         everything = [self, *others]
         for other in everything:
             for name in ("d", "d_out", "positions", "features"):
@@ -266,7 +291,13 @@ class Moments:
         return device_of(None if self._totals is None else self._totals.sums)
 
     def get(self) -> Moments:
-        """The same moments on the host; these if they are there already."""
+        """Bring them to the host.
+
+        Returns
+        -------
+        Moments
+            The same moments on the host; these if they are there already.
+        """
         if self.device is None or self._totals is None:
             return self
         home = copy(self)
@@ -330,7 +361,13 @@ class Moments:
 
     @on_own_device
     def gram(self) -> Floats:
-        """Sum of w h h', dense (p, p)."""
+        """Sum of w h h'.
+
+        Returns
+        -------
+        array
+            Dense, (p, p).
+        """
         p = self.dimension
         if self.device is None:
             require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
@@ -338,7 +375,13 @@ class Moments:
 
     @on_own_device
     def cross(self) -> Floats:
-        """Sum of w h y', (p, d_out)."""
+        """Sum of w h y'.
+
+        Returns
+        -------
+        array
+            (p, d_out).
+        """
         cross = self.sums.cross
         # (a, l, u) -> (u, l, a)
         rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
@@ -346,12 +389,24 @@ class Moments:
 
     @on_own_device
     def gram_diagonal(self) -> Floats:
-        """Diagonal of the Gram, (p,): sum w s_u^2 z_l^2."""
+        """Diagonal of the Gram: sum of w s_u^2 z_l^2.
+
+        Returns
+        -------
+        array
+            (p,).
+        """
         return compact.diagonal(self.sums.gram, self.features, self.positions)
 
     @on_own_device
     def second_moment(self) -> Floats:
-        """Lambda = gram / W, dense (p, p)."""
+        """Lambda = gram / W, the second moment of the features.
+
+        Returns
+        -------
+        array
+            Dense, (p, p).
+        """
         matrix = self.gram()
         matrix /= self.required_weight()
         return matrix
@@ -367,14 +422,35 @@ class Moments:
 
     @on_own_device
     def gram_times(self, x: Floats) -> Floats:
-        """gram @ x for x (p, k), a band of d rows at a time; no p x p matrix is formed."""
+        """Multiply with the Gram, a band of d rows at a time; no p x p matrix is formed.
+
+        Parameters
+        ----------
+        x
+            (p, k).
+
+        Returns
+        -------
+        array
+            The product, (p, k).
+        """
         return compact.times(self.sums.gram, x, self.features, self.positions)
 
     @on_own_device
     def loss(self, coefficients: Floats) -> float:
-        """Mean squared training error (1/W) sum w ||C h - y||^2 of C (d_out, p), from the moments.
+        """Mean squared training error (1/W) sum w ||C h - y||^2, from the moments.
 
         Cancellation leaves an error of about 1e-16 times the mean squared target.
+
+        Parameters
+        ----------
+        coefficients
+            C, (d_out, p).
+
+        Returns
+        -------
+        float
+            The error, not below 0.
         """
         x = coefficients.T
         xp = module_of(x)
@@ -394,12 +470,31 @@ class Moments:
     # -------------------------------------------------------------------------------------- files
 
     def save(self, path: storage.PathLike) -> None:
-        """Write to an ``.npz`` file, atomically (format in docs/files.md)."""
+        """Write to an ``.npz`` file, atomically; read by :meth:`load`.
+
+        Parameters
+        ----------
+        path
+            File to write, by the name given; its format is in docs/files.md.
+        """
         write_moments(self, path)
 
     @classmethod
     def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
-        """Read a file that :meth:`save` wrote, or a checkpoint of :meth:`update`."""
+        """Read a file that :meth:`save` wrote, or a checkpoint of :meth:`update`.
+
+        Parameters
+        ----------
+        path
+            File to read.
+        backend
+            "auto", "cpu", "numpy" or "cuda", for updates to come.
+
+        Returns
+        -------
+        Moments
+            The same moments.
+        """
         return read_moments(path, cls, backend)[0]
 
     # ------------------------------------------------------------------------------------ solving
@@ -413,7 +508,21 @@ class Moments:
         certify: bool = True,
         memory_limit: int | None = None,
     ) -> Fit:
-        """Solve for the best layer from the moments alone; see :func:`linattn_fast.fit`."""
+        """Solve for the best layer from the moments alone.
+
+        Parameters
+        ----------
+        alpha, heads, certify, memory_limit
+            As for :func:`linattn_fast.fit`.
+        solver
+            "cholesky", "eigh" (least norm), or "auto": Cholesky where that is safe, else "eigh".
+
+        Returns
+        -------
+        Fit
+            As :func:`linattn_fast.fit` returns, but not refined on the data: what forming the Gram
+            has lost of an ill-conditioned problem stays lost, and ``fit.info`` says so.
+        """
         from .fitting import fit_moments  # noqa: PLC0415  # fitting is built on this module
 
         return fit_moments(

@@ -97,20 +97,36 @@ def solve_on_data(
     d_out
         Outputs; may be 0.
     """
+    root = np.sqrt(total_weight)
+    rows = (block / root for block in _blocks(batches, positions, chosen, 2 * len(diagonal)))
+    return solve_rows(rows, n_samples, alpha, diagonal, d_out)
+
+
+def solve_rows(
+    rows: Iterable[Floats], n_samples: int, alpha: float, diagonal: Floats, d_out: int
+) -> tuple[Floats, SpectralFactor]:
+    """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
     p, xp, algebra = len(diagonal), module_of(diagonal), algebra_of(diagonal)
     scale = power_of_two_scale(diagonal)
-    triangle = xp.zeros((p + d_out, p + d_out))
+    triangle = None
     if alpha > 0:
-        triangle[:p, :p] = xp.diag(np.sqrt(alpha) * scale)
+        triangle = xp.zeros((p, p + d_out))
+        triangle[:, :p] = xp.diag(np.sqrt(alpha) * scale)
     units = xp.concatenate([scale, xp.ones(d_out)])
-    for block in _blocks(batches, positions, chosen, 2 * p):
-        rows = put(block, like=units) * units / np.sqrt(total_weight)
-        triangle = algebra.triangle_of(xp.concatenate([triangle, rows]))
-    R, c = triangle[:p, :p], triangle[:p, p:]
-    U, sigma, Vt = algebra.svd(R)
+    for block in rows:
+        scaled = put(block, like=units) * units
+        triangle = algebra.triangle_of(
+            scaled if triangle is None else xp.concatenate([triangle, scaled])
+        )
+    assert triangle is not None
+    kept = p if alpha > 0 else min(p, n_samples)  # the rest is zero
+    U, sigma, Vt = algebra.svd(triangle[:kept, :p])
+    c = triangle[:kept, p:]
+    values = xp.zeros(p)
+    values[p - kept :] = sigma[::-1] ** 2
     level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares
     factor = spectral_factor(
-        sigma[::-1] ** 2,
+        values,
         Vt[::-1].T,
         scale,
         level=level**2,

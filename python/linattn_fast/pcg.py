@@ -54,6 +54,15 @@ class Pcg:
     tol
         Relative error of the coefficients (of each output, in the Euclidean norm) at which to
         stop, as estimated from how they change. None goes on to rounding, as ``solver="pcg"``.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> Z = np.random.default_rng(0).standard_normal((400, 8, 3))
+    >>> exact, near = (la.fit(Z, Z[:, 0], solver=la.Pcg(tol)) for tol in (None, 1e-4))
+    >>> error = np.linalg.norm(near.coefficients - exact.coefficients)
+    >>> bool(error < 1e-3 * np.linalg.norm(exact.coefficients))
+    True
     """
 
     tol: float | None = None

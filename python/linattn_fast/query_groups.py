@@ -6,10 +6,11 @@ is zero for every u and v where l and m are in different groups: of one-hot quer
 coordinate is a group of its own. p = n_pairs n_queries features then fall into blocks of
 n_pairs |group|, and factorising costs the sum of the cubes of the blocks instead of the cube of p.
 
-Groups are read off the accumulated sums: l and m are in one group when an entry that joins them is
-not exactly zero, or a chain of such entries leads from one to the other. Coordinates that do occur
-together but whose products cancel, to the last bit and for every u and v, are apart as well, and
-rightly: the matrix that is factorised has these zeros.
+Groups of accumulated moments are read off the sums: l and m are in one group when an entry that
+joins them is not exactly zero, or a chain of such entries leads from one to the other. Coordinates
+that do occur together but whose products cancel, to the last bit and for every u and v, are apart
+as well, and rightly: the matrix that is factorised has these zeros. Groups of data at hand are read
+off the queries themselves: l and m are in one group when some query has both.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from .backend import BatchMoments
 from .device import module_of
 from .features import Features
 from .moments import Moments
+from .prefixes import Samples, together
 from .totals import Totals
 
 Group = npt.NDArray[np.intp]
 """Ascending numbers among the queries of the features."""
+
+_SAMPLES_AT_ONCE = 1 << 13
+"""Queries looked at together."""
 
 
 def query_groups(moments: Moments) -> list[Group]:
@@ -34,6 +39,27 @@ def query_groups(moments: Moments) -> list[Group]:
     meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
     count, labels = connected_components(meeting.astype(np.int8), directed=False)
     return [np.flatnonzero(labels == group) for group in range(count)]
+
+
+def groups_of_samples(
+    samples: Samples, queries: npt.NDArray[np.intp], *, early: bool
+) -> tuple[list[Group], npt.NDArray[np.intp]]:
+    """Groups of the chosen coordinates, and which of them each sample queries, (M,).
+
+    -1 for samples whose query is zero in all chosen coordinates. ``early`` stops where the first
+    samples show that there is one group; the others are then not looked at, and have none.
+    """
+    meeting = np.zeros((len(queries), len(queries)), dtype=bool)
+    first = np.full(len(samples), -1)
+    for where, part in samples.parts(_SAMPLES_AT_ONCE):
+        present = part.query_tokens()[:, queries] != 0
+        meeting |= together(present)
+        first[where] = np.where(present.any(axis=1), present.argmax(axis=1), -1)
+        count, labels = connected_components(meeting.astype(np.int8), directed=False)
+        if early and count == 1:
+            break
+    groups = [np.flatnonzero(labels == group) for group in range(count)]
+    return groups, np.where(first < 0, -1, labels[first])
 
 
 def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:

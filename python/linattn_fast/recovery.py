@@ -13,8 +13,9 @@ import numpy as np
 
 from .device import to_host
 from .features import feature_count
+from .floats import as_matrix
 from .head_search import Search, svd_tolerance
-from .heads import Heads, Recovery, as_matrix
+from .heads import Heads, Recovery
 from .starts import svd_count, svd_heads
 from .tokens import Floats, as_size
 

@@ -10,9 +10,11 @@ import numpy as np
 from . import storage
 from .backend import get_backend
 from .certificate import Certificate
+from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
 from .features import Features
 from .heads import Heads, Recovery
+from .libraries import conversion_to
 from .memory import in_words
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
@@ -21,7 +23,7 @@ _FILE_VERSION = 2
 
 @dataclass(frozen=True)
 class FitInfo:
-    """How a fit went."""
+    """How a fit went: ``fit.info``. Printed, it is a short report."""
 
     solver: str
     """"cholesky", "eigh", "dual", "qr" or "pcg"."""
@@ -38,8 +40,11 @@ class FitInfo:
     the error before refinement, and each one the error that was left before it. Empty for a fit
     from moments alone, which cannot recover what forming the Gram has lost."""
     backend: str
+    """"cpu", "numpy" or "cuda"."""
     n_samples: int
+    """Queries with a target."""
     dimension: int
+    """Number of features, p."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
     bytes: int = 0
@@ -70,14 +75,28 @@ class FitInfo:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`."""
+    """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.standard_normal((200, 8, 3))
+    >>> fit = la.fit(Z, Z.sum(axis=1))
+    >>> fit.coefficients.shape, fit.predict(Z[:5]).shape, fit.info.solver
+    ((3, 18), (5, 3), 'cholesky')
+    """
 
     coefficients: Floats = field(repr=False)
     """(d_out, p), p the number of features that take part."""
     features: Features
+    """Which features take part."""
     heads: Heads | None
+    """The heads asked for; None without any."""
     certificate: Certificate | None
+    """What the data determines; None without one."""
     info: FitInfo
+    """Which solver ran and why, how exact the answer is, and where the time went."""
     positions: Positions = "last"
     """What the layer was trained on."""
 
@@ -87,7 +106,13 @@ class Fit:
         return device_of(self.coefficients)
 
     def get(self) -> Fit:
-        """The same layer with everything on the host; this one if it is there already."""
+        """Bring everything to the host; ``to_host`` is the same.
+
+        Returns
+        -------
+        Fit
+            The same layer on the host; this one if it is there already.
+        """
         if self.device is None:
             return self
         return replace(
@@ -116,6 +141,7 @@ class Fit:
         *,
         offsets: object = None,
         backend: str = "auto",
+        like: object = None,
     ) -> Floats | list[Floats]:
         """Apply the learned coefficients to new tokens, of any length.
 
@@ -127,6 +153,9 @@ class Fit:
             "last", "all" or "causal", see :class:`Heads`; by default as in training.
         backend
             "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or this layer is on a device.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
 
         Returns
         -------
@@ -135,14 +164,21 @@ class Fit:
         """
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
+        converted = conversion_to(like)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
-            full = self.features.expand(self.coefficients)
-        y = engine.coefficients(full, tokens, where)
-        return y if where == "last" else tokens.restore(y)
+            y = outputs_of(self.coefficients, self.features, tokens, where, engine)
+        answer: Floats | list[Floats] = converted(y if where == "last" else tokens.restore(y))
+        return answer
 
     def save(self, path: storage.PathLike) -> None:
-        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
+        """Write to an ``.npz`` file, atomically; read by :func:`load`.
+
+        Parameters
+        ----------
+        path
+            File to write, by the name given; its format is in docs/files.md.
+        """
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
         arrays |= storage.feature_arrays(self.features)
         meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
@@ -172,7 +208,34 @@ def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
 
 
 def load(path: storage.PathLike) -> Fit:
-    """Read a layer that :meth:`Fit.save` wrote."""
+    """Read a layer that :meth:`Fit.save` wrote.
+
+    Parameters
+    ----------
+    path
+        File to read.
+
+    Returns
+    -------
+    Fit
+        The same layer. Its certificate answers for the layer as a whole, not for single inputs.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, of another kind or of another version; the message says which.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, linattn_fast as la
+    >>> Z = np.random.default_rng(0).standard_normal((100, 8, 3))
+    >>> fit = la.fit(Z, Z[:, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fit.save(os.path.join(folder, "layer.npz"))
+    ...     again = la.load(os.path.join(folder, "layer.npz"))
+    >>> bool((again.predict(Z) == fit.predict(Z)).all())
+    True
+    """
     names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
     meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .block_factors import factorise_moments
+from .device import brought_over, to_host
 from .features import Features
 from .memory import estimate_memory, require_memory
 from .moments import Moments
@@ -92,7 +93,7 @@ class EigenBlock:
 def as_alphas(alphas: object) -> Floats:
     """Check ridges, (m,)."""
     try:
-        given = np.asarray(alphas)
+        given = np.asarray(to_host(brought_over(alphas, "alphas")))
     except ValueError:  # rows of different lengths
         raise ValueError(f"alphas: numbers (m,) are needed, got {alphas!r}") from None
     if given.dtype.kind not in "fiu":

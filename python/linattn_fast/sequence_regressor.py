@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from .foreign import axes_of
 from .naming import calling
 from .tokens import Array, Floats, Positions, Tokens, as_targets, as_tokens, as_weights
 
@@ -36,9 +37,8 @@ def sequences(value: object) -> object:
 def lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
     """Whether checked targets came without the axis of outputs, which means one."""
     if positions != "last" and isinstance(sequences(X), list | tuple):
-        return np.asarray(y[0]).ndim == 1
-    axes = len(y.shape) if hasattr(y, "shape") else np.asarray(y).ndim
-    return axes == (1 if positions == "last" else 2)
+        return axes_of(y[0]) == 1
+    return axes_of(y) == (1 if positions == "last" else 2)
 
 
 class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types

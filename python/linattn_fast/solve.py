@@ -37,9 +37,10 @@ from .tokens import Floats
 MatrixMaker: TypeAlias = Callable[[], Floats]
 """Makes a fresh symmetric matrix (p, p) that may be overwritten."""
 
-Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg"]
-SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg")
-"""The first three are here; the others in :mod:`linattn_fast.dual`, ``orthogonal`` and ``pcg``."""
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
+SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
+"""The first three are here; the others in :mod:`linattn_fast.dual`, ``orthogonal``, ``pcg`` and
+``block_fit``."""
 
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0
@@ -275,10 +276,13 @@ def spectral_factor(
     margin: float,
     name: str = "eigh",
 ) -> SpectralFactor:
-    """Keep the eigenpairs of A above the margin, and find a basis of Lambda's range."""
+    """Keep the eigenpairs of A above the margin, and find a basis of Lambda's range.
+
+    Vectors that belong to the first, zero eigenvalues may be missing.
+    """
     p = len(values)
     rank = int((values > margin * values[-1]).sum()) if values[-1] > 0 else 0
-    kept = vectors[:, p - rank :]
+    kept = vectors[:, vectors.shape[1] - rank :]
     if rank in (0, p):
         return SpectralFactor(values, kept, scale, None, None, level, margin, name)
     # Rows from the largest down, columns pivoted: then QR errs in each row relative to that row,

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .device import in_cuda_memory
+from .floats import as_array
+from .foreign import axes_of, exports_memory
 from .memory_map import copy_of
 from .tokens import Array, Floats, Positions, Tokens, as_offsets, as_weights, require_form
 
@@ -80,7 +82,7 @@ def is_stored(value: object) -> bool:
     """Tell arrays that lie elsewhere, with shape, dtype and slices, from those in memory."""
     if isinstance(value, np.ndarray):
         return isinstance(value, np.memmap)
-    if in_cuda_memory(value):
+    if exports_memory(value) or in_cuda_memory(value):  # of another library, in memory
         return False
     named = hasattr(value, "dtype") and hasattr(value, "__getitem__")
     return named and isinstance(getattr(value, "shape", None), tuple)
@@ -93,8 +95,8 @@ def _looks_like_a_batch(item: object) -> bool:
     if not isinstance(item, list | tuple) or len(item) not in (2, 3):
         return False
     first = item[0]
-    if hasattr(first, "shape"):
-        return len(first.shape) >= 2
+    if hasattr(first, "shape") or exports_memory(first):
+        return axes_of(first) >= 2
     return isinstance(first, list | tuple) and len(first) > 0 and np.ndim(first[0]) >= 1
 
 
@@ -104,7 +106,7 @@ def is_batches(value: object) -> bool:
         return len(value) > 0 and _looks_like_a_batch(value[0])
     if isinstance(value, np.ndarray | Tokens | str | bytes | Mapping | set | frozenset):
         return False
-    if hasattr(value, "__array__") or hasattr(value, "shape"):
+    if hasattr(value, "__array__") or hasattr(value, "shape") or exports_memory(value):
         return False
     return isinstance(value, Iterable)
 
@@ -151,7 +153,7 @@ def unpacked(item: object, i: int) -> Batch:
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         weight = item[2] if len(item) == 3 else None
         return Batch(item[0], item[1], None, weight, i + 1, where)
-    if hasattr(item, "shape"):
+    if hasattr(item, "shape") or exports_memory(item):
         return Batch(item, None, None, None, i + 1, where)
     size = f" of {len(item)}" if isinstance(item, list | tuple) else ""
     raise TypeError(
@@ -295,7 +297,7 @@ def _as_stored(
     checked = None if offsets is None else as_offsets(offsets, shape[0], "Z")
     n_sequences = shape[0] if checked is None else len(checked) - 1
     if y is not None and not is_stored(y):
-        y = np.asarray(y)
+        y = as_array(y, "y")
     rows = n_sequences if positions == "last" else shape[0]
     if y is not None and (len(y.shape) == 0 or y.shape[0] != rows):
         what = "sequence" if positions == "last" else "token"

@@ -40,6 +40,14 @@ def set_num_threads(n: int | None) -> None:
     -----
     The eigendecompositions and factorisations are SciPy's; the threads of its BLAS are set by its
     own variables or by ``threadpoolctl``.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.set_num_threads(1)
+    >>> la.get_num_threads()
+    1
+    >>> la.set_num_threads(None)  # the default again
     """
     global _chosen  # noqa: PLW0603  # the one process-wide setting
     _chosen = None if n is None else _checked(n, "n")
@@ -56,7 +64,13 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def get_num_threads() -> int:
-    """Return the number of threads the compiled code uses."""
+    """Return the number of threads the compiled code uses.
+
+    Returns
+    -------
+    int
+        What was set by :func:`set_num_threads`, or else its default.
+    """
     if (here := _in_this_context.get()) is not None:
         return here
     if _chosen is not None:

@@ -10,7 +10,8 @@ A batch is one of
 float32 and float64 are used as they lie in memory, with any strides; integers become float64.
 Targets have the same forms, and for positions="last" one row a sequence.
 
-Arrays on a CUDA device stay there, as CuPy arrays (:mod:`linattn_fast.device`); targets follow the
+Arrays of other libraries are read in place (:mod:`linattn_fast.foreign`). Those on a CUDA device
+stay there, as CuPy arrays (:mod:`linattn_fast.device`); targets follow the
 tokens. Offsets and weights, one number a sequence, come home: the host's part of the work needs
 them.
 """
@@ -20,13 +21,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .device import brought_over, device_of, module_of, put, put_all, to_host
+from .device import device_of, module_of, put, put_all, to_host
 from .floats import as_array, as_floats
+from .foreign import axes_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -100,6 +103,18 @@ class Tokens:
             return np.array([len(sequence) for sequence in self.storage], dtype=np.int64)
         return np.full(len(self), self.storage.shape[1], dtype=np.int64)
 
+    @cached_property
+    def beginnings(self) -> npt.NDArray[np.intp]:
+        """A number for each sequence, (N,), the same where they begin at one place in memory.
+
+        Such sequences, on the host, are prefixes of the longest of them.
+        """
+        if not isinstance(self.storage, tuple) or self.device is not None:
+            return np.arange(len(self))
+        known: dict[tuple[object, ...], int] = {}
+        places = ((a.__array_interface__["data"][0], a.strides) for a in self.storage)
+        return np.array([known.setdefault(place, len(known)) for place in places], dtype=np.intp)
+
     @property
     def n_rows(self) -> int:
         """Tokens in all sequences together."""
@@ -155,8 +170,7 @@ def _is_ragged(value: object) -> bool:
     if not isinstance(value, list | tuple) or len(value) == 0:
         return False
     try:
-        first: Any = value[0]
-        return (first.ndim if hasattr(first, "ndim") else np.ndim(first)) == 2
+        return axes_of(value[0]) == 2
     except ValueError:  # a sequence whose tokens differ in length
         return True
 
@@ -188,7 +202,7 @@ def _alike(arrays: list[Array]) -> tuple[Array, ...]:
 
 def as_offsets(offsets: object, n_rows: int, name: str) -> npt.NDArray[np.int64]:
     """Check where each of N sequences begins and ends among the rows of ``name``, (N + 1,)."""
-    array = as_array(to_host(brought_over(offsets, "offsets")), "offsets")
+    array = as_array(offsets, "offsets")
     if array.ndim != 1 or len(array) < 2 or array.dtype.kind not in "iu":
         raise ValueError(
             "offsets: a 1-D array of N + 1 integers is needed, "

@@ -115,7 +115,9 @@ class BackendInfo:
     """One row of :func:`backends`."""
 
     name: str
+    """"cpu", "numpy" or "cuda"."""
     available: bool
+    """Whether it can be used here and now."""
     reason: str
     """What it is, or why it cannot be used here."""
     compiled: bool = True
@@ -172,6 +174,11 @@ def _info(name: str) -> BackendInfo:
 
 def backends() -> list[BackendInfo]:
     """List every backend, available or not, and why; the preferred one first.
+
+    Returns
+    -------
+    list of BackendInfo
+        Printed, each is a line of text.
 
     Examples
     --------

@@ -66,7 +66,7 @@ def _run(arguments: Namespace) -> Outcome:
         matplotlib_figure("--picture")
     backend = arguments.backend
     data = planted(_D, _HEADS, _SEQUENCES, _LENGTH)
-    truth, Z, y = data
+    Z, y, truth = data
     rng = np.random.default_rng(1)
     layer = fit(Z, y, backend=backend)
     heads, certificate = layer.heads, layer.certificate

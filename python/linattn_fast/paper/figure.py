@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..machine import processor
 from ..plotting import matplotlib_figure
 from ..storage import replacing
+from ..threads import get_num_threads
 
 _DPI = 110
 
@@ -63,6 +65,12 @@ class Figure:
     run: Callable[[Settings], Finding]
     require: Callable[[], None] = lambda: None
     """Raise, before any work, ImportError with the pip command for a package that is missing."""
+
+
+def machine() -> str:
+    """What a figure was made on, for its text."""
+    threads = get_num_threads()
+    return f"{processor()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def require_plotting() -> None:

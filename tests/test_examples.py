@@ -1,23 +1,33 @@
-"""The example of a job array: parts in processes of their own, merged and fitted."""
+"""The programs in examples/ run, at a small size, and find what they are to find."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import linattn_fast as la
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "job_array.py"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(*arguments):
+def run(*arguments, name="job_array.py"):
     return subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLE, *map(str, arguments)],
+        [sys.executable, "-W", "error", EXAMPLES / name, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "MPLBACKEND": "Agg"},
     )
+
+
+def test_every_example_is_tried_here():
+    text = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in text, path
 
 
 def test_jobs_write_moments_and_the_last_one_fits(tmp_path):
@@ -41,3 +51,14 @@ def test_a_part_that_does_not_exist_is_refused(tmp_path):
     outcome = run("part", 3, 3, tmp_path)
     assert outcome.returncode == 2
     assert "part must be between 0 and 2, got 3" in outcome.stderr
+
+
+def test_in_context_regression_is_learned(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "curves.png"
+    done = run("--d", 8, "--picture", picture, name="in_context_regression.py")
+    assert done.returncode == 0, done.stderr
+    errors = [float(error) for error in re.findall(r"test error ([\d.]+)", done.stdout)]
+    assert len(errors) == 9 * 5  # sizes; three ridges at one length, and one at two others
+    assert min(errors) < 0.6  # predicting 0 has 1.01
+    assert picture.read_bytes().startswith(b"\x89PNG")

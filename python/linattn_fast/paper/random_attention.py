@@ -1,0 +1,325 @@
+"""The experiment of figures 1 and 3: one random head, learned by AdamW and by least squares.
+
+Sequences of T = 100 Gaussian tokens in R^d with causal targets of one random head
+(:func:`linattn_fast.datasets.random_linear_attention`), another data set for each seed. The number
+of sequences is the paper's at d = 4 for every d: 204,800 positions are 94 for each of the 2,176
+features at d = 16. Models are trained several at once (:mod:`linattn_fast.paper.models`); how long
+one takes is measured apart, alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..certifying import certify
+from ..datasets import LayerDataset, random_linear_attention
+from ..features import Features
+from ..fitting import fit
+from ..machine import processor
+from ..threads import get_num_threads
+from ..tokens import Floats
+from .figure import Settings
+from .kept import kept
+
+if TYPE_CHECKING:
+    from .models import Family
+
+
+Result = TypeVar("Result")
+
+
+def require_torch() -> None:
+    """Raise when PyTorch is missing."""
+    try:
+        import torch  # noqa: F401, PLC0415  # an optional extra
+    except ImportError:
+        raise ImportError(
+            "linattn-fast paper fig1 and fig3 train models with PyTorch, which is not installed "
+            "(pip install 'linattn-fast[paper]')"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the experiment."""
+
+    dimensions: tuple[int, ...] = (2, 4, 8, 16)
+    sequences: int = 2048
+    length: int = 100
+    heads: tuple[int, ...] = (1, 2, 4, 8, 16)
+    layers: tuple[int, ...] = (2, 4)
+    """One head each; a single layer is among ``heads``."""
+    rates: tuple[float, ...] = (0.01, 0.001)
+    batches: tuple[int, ...] = (32, 64)
+    seeds: int = 3
+    epochs: int = 50
+    """Of single layers."""
+    long_epochs: int = 12
+    """Of deeper models and of the Transformer, which take several times as long."""
+
+
+QUICK = Plan((2, 4), 256, 32, (1, 4), (2,), (0.01, 0.001), (32, 64), 2, 8, 4)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Losses of one model at one setting, and the time it takes alone."""
+
+    d: int
+    model: str
+    batch: int
+    rate: float
+    losses: Floats
+    """(seeds, epochs), each relative to the variance of the targets."""
+    seconds: float
+    """Of an epoch."""
+
+    @property
+    def epochs(self) -> Floats:
+        """1, 2, .."""
+        return np.arange(1, self.losses.shape[1] + 1, dtype=np.float64)
+
+    def log10_mean(self) -> tuple[Floats, Floats]:
+        """Mean over seeds of log10 of the losses, and its standard error."""
+        logs = np.log10(np.maximum(self.losses, np.finfo(np.float32).tiny))
+        error = logs.std(0, ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.zeros(len(logs.T))
+        return logs.mean(0), error
+
+
+@dataclass(frozen=True)
+class Convex:
+    """The least-squares solution of one dimension, over the seeds.
+
+    Times are medians over seeds of the shortest of a few runs.
+    """
+
+    d: int
+    loss: float
+    """Largest over seeds, relative to the variance of the targets."""
+    distance: float
+    """||p(theta) - p(theta_hat)||_F relative to ||p(theta)||_F, largest over seeds."""
+    seconds: float
+    """From tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
+    heads_seconds: float
+    """From tokens to coefficients and heads: ``fit(.., certify=False)``."""
+    n_heads: int
+    """Most over seeds."""
+    proof_sequences: int
+    proof_seconds: float
+    """Certificate of that many sequences, which more data can only strengthen."""
+    proof: str
+    """Its verdict."""
+    whole_seconds: float
+    """``fit(..)``, with the heads and the certificate of all of the data."""
+    lambda_min: float
+    """Of all of the data, least over seeds."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the figures are drawn from."""
+
+    plan: Plan
+    curves: tuple[Curve, ...]
+    convex: tuple[Convex, ...]
+
+    def best(self, d: int, model: str, batch: int) -> Curve:
+        """The learning rate whose loss is least in the end."""
+        some = [c for c in self.curves if (c.d, c.model, c.batch) == (d, model, batch)]
+        return min(some, key=lambda curve: float(curve.log10_mean()[0][-1]))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names, in order."""
+        return tuple(dict.fromkeys(curve.model for curve in self.curves))
+
+    def fastest(self, d: int) -> Curve:
+        """The model whose epoch takes the least time."""
+        return min((c for c in self.curves if c.d == d), key=lambda curve: curve.seconds)
+
+
+def data_sets(plan: Plan, d: int, seed: int) -> list[LayerDataset]:
+    """One for each seed."""
+    return [
+        random_linear_attention(plan.sequences, plan.length, d, seed=np.random.SeedSequence(key))
+        for key in ((seed, i, d) for i in range(plan.seeds))
+    ]
+
+
+def _families(plan: Plan) -> dict[str, Family]:
+    from .models import LinearAttention, ManyHeads, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
+
+    deep = {f"layers{n}": LinearAttention(n) for n in plan.layers}
+    return {"heads": ManyHeads(plan.heads), **deep, "softmax": SoftmaxTransformer()}
+
+
+class _Steps:
+    """Epochs done of those to do, for the caller's progress."""
+
+    def __init__(self, settings: Settings, total: int) -> None:
+        self.settings, self.total, self.done = settings, total, 0
+
+    def __call__(self, steps: int = 1) -> None:
+        self.done += steps
+        self.settings.report(self.done, self.total)
+
+
+def run(plan: Plan, settings: Settings) -> Experiment:
+    """Train, time and solve, with every part kept in the folder of the settings."""
+    families = _families(plan)
+    epochs = {
+        name: plan.epochs if name == "heads" else plan.long_epochs for name in families
+    }  # name of family -> epochs
+    steps = _Steps(settings, len(plan.dimensions) * len(plan.batches) * sum(epochs.values()))
+    trained: dict[tuple[int, str, int], list[Any]] = {}
+    for name, family in families.items():
+        for d in plan.dimensions:
+            for batch in plan.batches:
+                before = steps.done
+                trained[d, name, batch] = _trained(
+                    plan, settings, d, name, family, batch, epochs[name], steps
+                )
+                steps(epochs[name] - (steps.done - before))  # those that were kept
+    curves = []
+    convex = []
+    for d in plan.dimensions:
+        times = _times(plan, settings, d)
+        convex.append(Convex(**times["convex"]))
+        for name, family in families.items():
+            for batch in plan.batches:
+                losses = np.array(trained[d, name, batch])  # (S, L, M, epochs)
+                curves += [
+                    Curve(
+                        d, model, batch, rate, losses[:, r, m], times["epochs"][model][str(batch)]
+                    )
+                    for m, model in enumerate(family.labels)
+                    for r, rate in enumerate(plan.rates)
+                ]
+    return Experiment(plan, tuple(curves), tuple(convex))
+
+
+def _trained(
+    plan: Plan,
+    settings: Settings,
+    d: int,
+    name: str,
+    family: Family,
+    batch: int,
+    epochs: int,
+    steps: _Steps,
+) -> list[Any]:
+    """Losses (S, L, M, epochs) as lists."""
+
+    def make() -> dict[str, Any]:
+        from .training import Training, as_tensors, train, use_threads  # noqa: PLC0415  # PyTorch
+
+        use_threads()
+        data = data_sets(plan, d, settings.seed)
+        Z, y = as_tensors([one.Z for one in data]), as_tensors([one.y[..., 0] for one in data])
+        seeds = [settings.seed + i for i in range(plan.seeds)]
+        training = Training(family, Z, y, plan.rates, batch, seeds)
+        return {"losses": train(training, epochs, steps).tolist()}
+
+    setting = {
+        "seed": settings.seed, "d": d, "models": list(family.labels), "batch": batch,
+        "epochs": epochs, "sequences": plan.sequences, "length": plan.length,
+        "rates": list(plan.rates), "seeds": plan.seeds,
+    }  # fmt: skip
+    size = "quick" if settings.quick else "full"
+    losses = kept(settings, f"train-{size}-{name}-d{d}-batch{batch}", setting, make)["losses"]
+    return list(losses)
+
+
+def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
+    """Seconds of the convex solution and of an epoch of every model, in the same minute."""
+
+    def make() -> dict[str, Any]:
+        from .models import LinearAttention, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
+        from .training import as_tensors, seconds_per_epoch, use_threads  # noqa: PLC0415
+
+        use_threads()
+        data = data_sets(plan, d, settings.seed)
+        convex = asdict(_solve_all(d, plan, data))
+        Z, y = as_tensors([data[0].Z]), as_tensors([data[0].y[..., 0]])
+        models: list[Family] = [LinearAttention(1, heads) for heads in plan.heads]
+        models += [LinearAttention(layers) for layers in plan.layers]
+        epochs = {
+            model.labels[0]: {
+                str(batch): seconds_per_epoch(model, Z, y, batch, repeats=7, patience=0.7)
+                for batch in plan.batches
+            }
+            for model in [*models, SoftmaxTransformer()]
+        }
+        return {"convex": convex, "epochs": epochs}
+
+    setting = {
+        "seed": settings.seed, "d": d, "sequences": plan.sequences, "length": plan.length,
+        "heads": list(plan.heads), "layers": list(plan.layers), "batches": list(plan.batches),
+        "seeds": plan.seeds, "processor": processor(), "threads": get_num_threads(),
+    }  # fmt: skip
+    size = "quick" if settings.quick else "full"
+    return kept(settings, f"times-{size}-d{d}", setting, make)
+
+
+def _shortest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
+    """Seconds of the shortest of a few runs, and the result."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = work()
+        times.append(time.perf_counter() - start)
+    return min(times), result
+
+
+def _solve(data: LayerDataset, proof_sequences: int, repeats: int) -> dict[str, Any]:
+    """Least squares on the data of one seed."""
+    Z, y, truth = data
+    solve = partial(fit, Z, y, positions="causal")
+    seconds, layer = _shortest(partial(solve, heads=None, certify=False), repeats)
+    heads_seconds, recovered = _shortest(partial(solve, certify=False), repeats)
+    proof_seconds, proof = _shortest(
+        partial(certify, Z[:proof_sequences], positions="causal"), repeats
+    )
+    whole_seconds, whole = _shortest(solve, max(1, repeats // 2))
+    assert recovered.heads is not None  # both were asked for
+    assert whole.certificate is not None
+    rest = np.asarray(layer.predict(Z, positions="causal")) - y
+    C = truth.coefficients()
+    return {
+        "loss": float((rest**2).mean() / y.var()),
+        "distance": float(np.linalg.norm(layer.coefficients - C) / np.linalg.norm(C)),
+        "seconds": seconds, "heads_seconds": heads_seconds, "n_heads": len(recovered.heads),
+        "proof_seconds": proof_seconds, "proof": proof.verdict,
+        "whole_seconds": whole_seconds, "lambda_min": whole.certificate.lambda_min,
+    }  # fmt: skip
+
+
+def _solve_all(d: int, plan: Plan, data: list[LayerDataset]) -> Convex:
+    """Over the seeds."""
+    samples = 4 * Features(d).count
+    proof_sequences = min(plan.sequences, max(8, -(-samples // plan.length)))
+    each = [_solve(one, proof_sequences, 7 if d <= 8 else 1) for one in data]
+
+    def of(combine: Callable[[list[Any]], Any], name: str) -> Any:
+        return combine([one[name] for one in each])
+
+    return Convex(
+        d=d,
+        loss=of(max, "loss"),
+        distance=of(max, "distance"),
+        seconds=of(statistics.median, "seconds"),
+        heads_seconds=of(statistics.median, "heads_seconds"),
+        n_heads=of(max, "n_heads"),
+        proof_sequences=proof_sequences,
+        proof_seconds=of(statistics.median, "proof_seconds"),
+        proof=" or ".join(sorted(of(set, "proof"))),
+        whole_seconds=of(statistics.median, "whole_seconds"),
+        lambda_min=of(min, "lambda_min"),
+    )

@@ -1,0 +1,208 @@
+"""Parameters of other attention layers as heads, and back; without any other library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import plant
+from hypothesis import given
+from hypothesis import strategies as st
+
+import linattn_fast as la
+
+
+def attention(Z, W, scale):
+    """Linear attention written out: queries, keys and values of every head, token by token."""
+    y = np.zeros((*Z.shape[:2], W["W_O"].shape[1]))
+    for i, tokens in enumerate(Z):
+        for t, z in enumerate(tokens):
+            for W_Q, W_K, W_V, W_O in zip(*(W[f"W_{x}"] for x in "QKVO"), strict=True):
+                for z_s in tokens:
+                    y[i, t] += scale * (W_O @ W_V @ z_s) * ((W_K @ z_s) @ (W_Q @ z))
+    return y
+
+
+def projections(rng, H=3, d=4, d_k=2, d_v=3, d_out=5):
+    shapes = {"W_Q": (H, d_k, d), "W_K": (H, d_k, d), "W_V": (H, d_v, d), "W_O": (H, d_out, d_v)}
+    return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def side_by_side(W):
+    """Heads along the outputs of W_Q, W_K and W_V, and along the inputs of W_O."""
+    flat = {name: np.concatenate(each) for name, each in W.items() if name != "W_O"}
+    return {**flat, "W_O": np.concatenate(W["W_O"], axis=1)}
+
+
+def transposed(W):
+    return {name: each.swapaxes(-1, -2) for name, each in W.items()}
+
+
+@pytest.mark.parametrize("over_heads", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("scale", "factor"),
+    [(0.5, 0.5), ("1/sqrt(d)", 4**-0.5), ("1/sqrt(d_k)", 2**-0.5), ("1/n", 1 / 6)],
+)
+@pytest.mark.parametrize("vectors", ["columns", "rows"])
+def test_every_layout_computes_the_same(rng, vectors, scale, factor, over_heads):
+    W = projections(rng)
+    Z = rng.standard_normal((2, 6, 4))
+    expected = attention(Z, W, factor / (3 if over_heads == "mean" else 1))
+    options = {"scale": scale, "n": 6 if scale == "1/n" else None}
+    options |= {"over_heads": over_heads, "vectors": vectors}
+    turn = transposed if vectors == "rows" else dict
+    V, Q = W["W_O"] @ W["W_V"], W["W_K"].swapaxes(1, 2) @ W["W_Q"]
+    flat = side_by_side(W)
+    given = {
+        "a matrix for each head": (turn(W), {}),
+        "side by side": (turn(flat), {"num_heads": 3}),
+        "one of two layers": (
+            turn({name: np.stack([0 * w, w]) for name, w in W.items()}),
+            {"layer": 1},
+        ),
+        "layers, side by side": (
+            turn({name: np.stack([w, 0 * w]) for name, w in flat.items()}),
+            {"layer": 0, "num_heads": 3},
+        ),
+        "values multiplied out": (turn({"W_Q": W["W_Q"], "W_K": W["W_K"], "V": V}), {}),
+    }
+    if scale != "1/sqrt(d_k)":
+        given["both multiplied out"] = (turn({"P": V, "Q": Q}), {})
+        given["queries multiplied out"] = (turn({"W_KQ": Q, "W_O": W["W_O"], "W_V": W["W_V"]}), {})
+    size = np.abs(expected).max()
+    for name, (weights, more) in given.items():
+        heads = la.Heads.from_weights(weights, la.Layout(**options, **more))
+        np.testing.assert_allclose(
+            heads(Z, "all"), expected, rtol=0, atol=1e-12 * size, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("vectors", ["columns", "rows"])
+def test_queries_keys_and_values_on_top_of_each_other(rng, vectors):
+    W = projections(rng, d_k=2, d_v=2)
+    flat = side_by_side(W)
+    in_proj = np.concatenate([flat["W_Q"], flat["W_K"], flat["W_V"]])
+    weights = {"in_proj_weight": in_proj, "out_proj.weight": flat["W_O"]}
+    if vectors == "rows":
+        weights = transposed(weights)
+    Z = rng.standard_normal((2, 3, 4))
+    found = la.Heads.from_weights(weights, la.Layout(num_heads=3, vectors=vectors))(Z, "all")
+    np.testing.assert_allclose(found, attention(Z, W, 1.0), rtol=1e-11, atol=1e-11)
+
+
+def test_one_fused_head_needs_no_axis_for_heads(rng):
+    V, Q = rng.standard_normal((2, 3)), rng.standard_normal((3, 3))
+    heads = la.Heads.from_weights({"V": V, "Q": Q})
+    np.testing.assert_array_equal(heads.V[0], V)
+    np.testing.assert_array_equal(heads.Q[0], Q)
+
+
+@given(
+    H=st.integers(1, 3),
+    d=st.integers(1, 4),
+    d_out=st.integers(1, 3),
+    vectors=st.sampled_from(["columns", "rows"]),
+    over_heads=st.sampled_from(["sum", "mean"]),
+    form=st.sampled_from(["fused", "separate", "in_proj"]),
+    flat=st.booleans(),
+    scale=st.sampled_from([2.0, "1/sqrt(d)", "1/n"]),
+)
+def test_there_and_back(H, d, d_out, vectors, over_heads, form, flat, scale):
+    heads = plant(np.random.default_rng(H + 5 * d + 25 * d_out), d, H, d_out)
+    layout = la.Layout(
+        vectors=vectors,
+        over_heads=over_heads,
+        scale=scale,
+        n=7 if scale == "1/n" else None,
+        num_heads=H if flat or form == "in_proj" else None,
+    )
+    back = la.Heads.from_weights(heads.to_weights(layout, form), layout)
+    # Only the scale rounds, once on either way; products with ones do not.
+    np.testing.assert_allclose(back.V, heads.V, rtol=4 * np.finfo(float).eps)
+    np.testing.assert_array_equal(back.Q, heads.Q)
+
+
+def test_weights_are_copies_and_nothing_is_modified(rng):
+    heads = plant(rng, 3, 2, 2)
+    for form in ("fused", "separate"):
+        for array in heads.to_weights(form=form).values():
+            array[:] = 1  # can be written to, and shares nothing
+    assert not (heads.V == 1).any()
+    W = projections(rng)
+    copies = {name: array.copy() for name, array in W.items()}
+    la.Heads.from_weights(W, la.Layout(scale=2.0))
+    assert all((W[name] == copies[name]).all() for name in W)
+
+
+def of(**arrays):
+    return lambda rng: la.Heads.from_weights(
+        {name: np.ones(shape) for name, shape in arrays.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda rng: la.Layout(vectors="both"),
+            "^vectors: must be one of columns, rows, got 'both'",
+        ),
+        (lambda rng: la.Layout(over_heads="max"), "^over_heads: must be one of"),
+        (lambda rng: la.Layout(scale="1/d"), "^scale: must be one of"),
+        (lambda rng: la.Layout(scale=0), "^scale: a finite number that is not zero"),
+        (lambda rng: la.Layout(scale="1/n"), "^n: the scale '1/n' needs"),
+        (lambda rng: la.Layout(n=3), "^n: the scale '1/n' needs"),
+        (lambda rng: la.Layout(num_heads=0), "^num_heads: must be at least 1"),
+        (lambda rng: la.Layout(names={"K": "k"}), "^names: must be one of"),
+        (of(Q=(3, 3)), "^weights: 'V' .* are needed; got 'Q'$"),
+        (of(V=(3, 3), P=(3, 3), Q=(3, 3)), "^weights: 'V' was found more than once"),
+        (of(V=(3, 3), Q=(3, 3), norm=(3,)), "^weights: the parameter 'norm' is not known"),
+        (of(V=(3, 3), Q=(3, 3), out_bias=(3,)), "^weights: .* 'out_bias' is a bias"),
+        (of(V=(2, 3, 3), Q=(1, 3, 3)), "^weights: the values are of 2 heads with d = 3"),
+        (of(V=(2, 3, 3), Q=(2, 4, 3)), "^weights: the values"),
+        (of(V=(1, 1, 2, 3, 3), Q=(3, 3)), "^V: 2 or 3 axes are needed"),
+        (of(V=(1, 3, 3), W_Q=(6, 3), W_K=(6, 3)), r"^num_heads: W_Q has two axes, shape \(6, 3\)"),
+        (of(V=(2, 3, 3), W_Q=(2, 2, 3), W_K=(2, 1, 3)), "^W_K, W_Q: as many heads"),
+        (
+            lambda rng: la.Heads.from_weights(
+                {"V": np.ones((2, 3, 3)), "W_Q": np.ones((5, 3)), "W_K": np.ones((5, 3))},
+                la.Layout(num_heads=2),
+            ),
+            "^num_heads: 2 heads cannot lie side by side in W_Q",
+        ),
+        (
+            lambda rng: la.Heads.from_weights(
+                {"V": np.ones((3, 3)), "Q": np.ones((3, 3))}, la.Layout(num_heads=2)
+            ),
+            "^V: 2 heads need an axis of their own",
+        ),
+        (
+            lambda rng: la.Heads.from_weights(
+                {"V": np.ones((1, 3, 3)), "Q": np.ones((1, 3, 3))}, la.Layout(scale="1/sqrt(d_k)")
+            ),
+            "^scale: '1/sqrt.d_k.' needs W_Q",
+        ),
+        (
+            lambda rng: la.Heads.from_weights(
+                {"in_proj": np.ones((4, 3)), "W_O": np.ones((3, 1))}, la.Layout(num_heads=1)
+            ),
+            "^in_proj: W_Q, W_K and W_V on top",
+        ),
+        (
+            lambda rng: la.Heads.from_weights({"a": 1}, la.Layout(names={"V": "b"})),
+            "^names: 'V' is called 'b', and there is no such parameter, only 'a'",
+        ),
+        (lambda rng: plant(rng, 2, 2, 1).to_weights(form="other"), "^form: must be one of"),
+        (lambda rng: plant(rng, 2, 2, 1).to_weights(form="in_proj"), "^num_heads: 2 is needed"),
+        (lambda rng: plant(rng, 2, 2, 1).to_weights(la.Layout(layer=0)), "^layer: heads are one"),
+        (lambda rng: plant(rng, 2, 2, 1).to_weights(la.Layout(num_heads=3)), "^num_heads: these"),
+    ],
+)
+def test_errors_say_what_is_needed(rng, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(rng)
+    with pytest.raises(TypeError, match="^V: real numbers are needed"):
+        la.Heads.from_weights({"V": [["a"]], "Q": [[1.0]]})
+    with pytest.raises(TypeError, match="^weights: a mapping of names to arrays .* got list"):
+        la.Heads.from_weights([1.0])
+    with pytest.raises(TypeError, match="^layout: a Layout is needed, got dict"):
+        la.Heads.from_weights({}, {"num_heads": 2})
