@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ...py import as_matrix
 from ..backend import get_backend
-from ..heads import Heads, as_matrix
+from ..heads import Heads
 from ..naming import calling
 from ..problem import Stages
 from ..progress import Bar

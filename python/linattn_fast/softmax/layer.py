@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...py import as_matrix
 from ..device import frozen
-from ..heads import as_matrix
 from ..naming import calling
 from ..non_finite import non_finite_error
 from ..tokens import Floats, Tokens, as_tokens
@@ -38,7 +38,7 @@ class Layer:
     --------
     >>> import numpy as np, linattn_fast as la
     >>> layer = la.softmax.Layer(Theta=np.zeros((1, 2, 2)), W=[np.eye(2)])  # the mean token
-    >>> layer([[[1.0, 2.0], [3.0, 4.0]]])
+    >>> layer(np.array([[[1.0, 2.0], [3.0, 4.0]]]))
     array([[[2., 3.],
             [2., 3.]]])
     """
