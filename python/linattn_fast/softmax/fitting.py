@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...py import as_matrix
 from ..backend import get_backend
+from ..floats import as_matrix
 from ..heads import Heads
 from ..naming import calling
 from ..problem import Stages

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...py import as_matrix
 from ..device import frozen
+from ..floats import as_matrix
 from ..naming import calling
 from ..non_finite import non_finite_error
 from ..tokens import Floats, Tokens, as_tokens
