@@ -20,7 +20,7 @@ MODULES = [
     for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
     if not info.name.split(".")[-1].startswith("_c")  # compiled
 ]
-OPTIONAL = {"dask": "dask.array", "torch_layer": "torch"}
+OPTIONAL = {"dask": "dask.array", "torch_layer": "torch", "softmax.torch_module": "torch"}
 """What the examples of a module need, or the module itself."""
 
 
@@ -58,10 +58,11 @@ def test_every_public_name_is_in_the_reference():
     wanted = {f"linattn_fast.{name}" for name in (*la.__all__, "LinearAttentionRegressor")}
     wanted |= {"linattn_fast.dask.fit", "linattn_fast.dask.moments"}
     names = {name for name in wanted if not inspect.ismodule(getattr(la, name[13:], None))}
-    if "linattn_fast.datasets" in MODULES:
-        datasets = importlib.import_module("linattn_fast.datasets")
-        public = (name for name in datasets.__all__ if callable(getattr(datasets, name)))
-        names |= {f"linattn_fast.datasets.{name}" for name in public}
+    for part in ("datasets", "programs", "softmax"):
+        module = importlib.import_module(f"linattn_fast.{part}")
+        public = (name for name in module.__all__ if callable(getattr(module, name)))
+        names |= {f"linattn_fast.{part}.{name}" for name in public}
+    names.add("linattn_fast.softmax.SoftmaxAttentionRegressor")
     assert in_the_reference() == names
 
 

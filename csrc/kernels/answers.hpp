@@ -22,7 +22,7 @@ template <typename T, int V>
 void answer_tokens(const T* z, std::int64_t tokens, std::int64_t d, const double* row, double* y, std::int64_t step) {
   Lanes factors[V];
   for (int v = 0; v < V; ++v) factors[v] = load(row + v * lanes);
-  const std::int64_t last_whole = tokens - lanes - (d < V * lanes ? 1 : 0);
+  const std::int64_t last_whole = tokens - lanes - (V * lanes - 1) / d;  // the last vector may reach over several tokens
   std::int64_t t = 0;
   for (; t <= last_whole; t += lanes) {
     const Lanes found = answers<T, V>(z + t * d, d, factors);

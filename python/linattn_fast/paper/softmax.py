@@ -119,7 +119,7 @@ def _run(settings: Settings) -> Finding:
     lines = [
         f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {processor()}, "
         f"{get_num_threads()} threads.",
-        "Learned (error on new sequences below 1e-6), of all heads, dimensions and logits together:",
+        "Learned (error on new sequences below 1e-6), all heads, dimensions and logits together:",
         *(f"  {ratio:g} equations an unknown: {rates[ratio]:.0%}" for ratio in _EQUATIONS),
         f'Parities of 3 and more of {_PARITY_D} bits: {failed} of {len(hard)} "not learned", least '
         f"held-out error {least:.2g}.",

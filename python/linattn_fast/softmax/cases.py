@@ -29,6 +29,7 @@ class Case:
     """"k = 1", "constant coordinate", "one-hot tokens", "dependent coordinates", "equal Thetas",
     "saturated heads" or "too few equations"."""
     explanation: str
+    """In a sentence."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.explanation}"

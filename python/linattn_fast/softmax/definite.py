@@ -1,8 +1,8 @@
 """Positive definite systems on the threads of the compiled core.
 
 The threads of a BLAS wait for each other, and for the next call, by keeping their processors busy.
-Where these have other work, a factorisation of a few hundred rows takes a hundred times as long as
-its flops, and a descent makes thousands of them. So matrices of that size are factorised here, in
+Where these have other work, a factorisation of a few hundred rows takes many times as long as its
+flops, and a descent makes hundreds of them. So matrices of that size are factorised here, in
 blocks of columns, with the core's own matrix product; large ones are left to LAPACK.
 
     L_j = (A_j - L_<j L_j,<j') L_jj^-T        block column j, L_jj L_jj' its diagonal block

@@ -41,11 +41,13 @@ class HeadPath:
     """The best layers found with 1, 2, .. heads. Made by :func:`head_path`."""
 
     n_heads: tuple[int, ...]
+    """1, 2, .. max_heads."""
     training_errors: Floats
     """||F(X) - Y|| / ||Y|| on the training sequences; never increasing."""
     held_out_errors: Floats
     """The same on sequences that were used for nothing else."""
     layers: list[Layer] = field(repr=False)
+    """One for each number of heads; fewer than that where more would add nothing."""
 
     @property
     def suggested(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from ..non_finite import non_finite_error
 from ..tokens import Floats, Tokens, as_tokens
 from .attention import outputs
 from .examples import Examples
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _NUMBERS_AT_ONCE = 1 << 20
 """Attention weights held at a time when a layer is applied: 8 MB."""
@@ -41,7 +38,7 @@ class Layer:
     --------
     >>> import numpy as np, linattn_fast as la
     >>> layer = la.softmax.Layer(Theta=np.zeros((1, 2, 2)), W=[np.eye(2)])  # the mean token
-    >>> layer([[[1.0, 2.0], [3.0, 4.0]]])
+    >>> layer(np.array([[[1.0, 2.0], [3.0, 4.0]]]))
     array([[[2., 3.],
             [2., 3.]]])
     """
@@ -107,7 +104,7 @@ class Layer:
             raise ValueError("X: the logits or outputs overflow float64; rescale tokens or layer")
         return tokens.restore(y)
 
-    def to_torch(self, dtype: object = None) -> nn.Module:
+    def to_torch(self, dtype: object = None) -> Any:
         """The same layer as a ``torch.nn.Module`` with parameters Theta and W.
 
         Parameters

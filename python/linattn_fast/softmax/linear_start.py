@@ -46,7 +46,9 @@ class Comparison:
     linear_error: float
     """The same for the linear layer."""
     softmax_unknowns: int
+    """Entries of Theta and W."""
     linear_unknowns: int
+    """Coefficients of the linear layer."""
 
     def __str__(self) -> str:
         return (

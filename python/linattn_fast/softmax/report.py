@@ -37,6 +37,7 @@ class HeldOut:
     error: float
     """||F(X) - Y|| / ||Y|| over all of them."""
     sequences: int
+    """How many they are."""
     violations: int
     """Sequences with an error above the tolerance, relative to the root mean square sequence."""
 
@@ -70,14 +71,17 @@ class Report:
     training_error: float
     """Relative, ||F(X) - Y|| / ||Y||."""
     held_out: HeldOut
+    """The same on sequences that were used for nothing else."""
     tolerance: float
     """Held-out error up to which the layer counts as fitting."""
     solved: bool
     """Whether the training data is fitted exactly, but for rounding."""
     starts: tuple[Start, ...]
+    """Every start, in order, and where it led."""
     fewer_heads_error: float
     """Relative training error of the best layer with one head fewer that was found."""
     identifiability: Identifiability = field(repr=False)
+    """What the data determines near the solution."""
     cases: tuple[Case, ...]
     """Known reasons why the data does not determine the layer."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from .layer import Layer, host_tokens
 from .linear_start import Comparison
 from .report import HeldOut, Report
 from .search import Start
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _KIND, _FILE_VERSION = "softmax", 1
 
@@ -54,7 +51,7 @@ class Fit:
         """Apply the learned layer, see :class:`Layer`."""
         return self.layer(X, offsets=offsets)
 
-    def to_torch(self, dtype: object = None) -> nn.Module:
+    def to_torch(self, dtype: object = None) -> Any:
         """The layer as a ``torch.nn.Module``, see :meth:`Layer.to_torch`."""
         return self.layer.to_torch(dtype)
 

@@ -33,6 +33,7 @@ class Start:
     error: float
     """Relative training error at the end."""
     iterations: int
+    """Of the last descent."""
     agrees: bool
     """Whether it found the layer that was chosen, up to the order of the heads."""
 

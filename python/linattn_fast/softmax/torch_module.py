@@ -1,4 +1,4 @@
-"""The layer as a PyTorch module; PyTorch is imported here alone."""
+"""The layer as a PyTorch module; needs the extra ``linattn_fast[torch]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ try:
     import torch
     from torch import nn
 except ImportError as error:
-    raise ImportError(f"to_torch: PyTorch is needed ({error}); pip install torch") from error
+    raise ImportError(
+        f"to_torch: PyTorch is needed ({error}); pip install 'linattn_fast[torch]'"
+    ) from error
 
 
 class SoftmaxAttention(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
@@ -30,7 +32,7 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]  # torch is not followe
         self.Theta = nn.Parameter(torch.tensor(Theta, dtype=kind))
         self.W = nn.Parameter(torch.tensor(W, dtype=kind))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         """Apply the layer to x (..., k, d)."""
         tokens = x.unsqueeze(-3)  # (..., 1, k, d)
         P = torch.softmax(tokens @ self.Theta @ tokens.transpose(-1, -2), dim=-1)
