@@ -501,6 +501,8 @@ def test_auto_takes_blocks_where_the_whole_would_take_longer(rng, monkeypatch):
     np.testing.assert_array_equal(certificate.covers(Z), True)
     together = rng.standard_normal((60, 5, 3))  # one group
     assert la.fit(together, together[:, 0], heads=None).info.solver != "blocks"
+    together[:, -1, 2] = 0.0  # and a coordinate that nobody queries
+    assert la.fit(together, together[:, 0], heads=None).info.solver != "blocks"
     assert la.fit(Z, y, features=features, heads=None, solver="qr").info.solver == "qr"
 
 
