@@ -32,7 +32,7 @@ def test_docstring_examples_are_found():
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/files.md", "docs/scale.md", "docs/sklearn.md"]
+    "document", ["README.md", "docs/files.md", "docs/paper.md", "docs/scale.md", "docs/sklearn.md"]
 )
 def test_python_examples_of_documents_run(document, tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
