@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import linattn_fast as la
 
 ROOT = Path(__file__).parent.parent
+NEED_TORCH = {f"linattn_fast.paper.{name}" for name in ("memory_training", "models", "training")}
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
     if not info.name.split(".")[-1].startswith("_c")  # compiled
+    and (info.name not in NEED_TORCH or importlib.util.find_spec("torch") is not None)
 ]
 
 
