@@ -25,6 +25,7 @@ from .refine import Solution
 from .residuals import gradient_of, refine_on_data
 from .result import Fit
 from .solve import EPS, Choice
+from .tokens import Floats
 
 _SAMPLES_PER_FEATURE = 4
 """Of the part: enough for a well-conditioned second moment of features that vary freely."""
@@ -60,10 +61,10 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
     with stages.timed("refine"):
         solution = refine_on_data(C, choice, 0.0, weight, partial(gradient_of, part))
         error, energy = _mean_squares(problem, solution)
-    if not error <= _ROUNDING**2 * energy:  # also where either is not finite
+    if not (error <= _ROUNDING**2 * energy).all():  # of each output; false where not finite
         return None
     return assemble(
-        replace(solution, mean_squared_error=error),
+        replace(solution, mean_squared_error=float(error.sum())),
         f"{choice.reason} of the first {sequences:,} of {len(problem.tokens):,} sequences, whose "
         "layer fits all of them to rounding: no loss is below zero",
         choice.factorisation.condition,
@@ -74,7 +75,7 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
         features=problem.features,
         positions=problem.positions,
         n_samples=problem.n_samples,
-        mean_squared_target=energy,
+        mean_squared_target=float(energy.sum()),
         backend=(engine := get_backend(problem.backend, problem.tokens)).name,
         path=engine.path(problem.precision),
         moments=None,
@@ -110,16 +111,14 @@ def _part(problem: Problem, settings: Settings) -> int | None:
     return sequences if part.cholesky <= _WORTH * usual else None
 
 
-def _mean_squares(problem: Problem, solution: Solution) -> tuple[float, float]:
-    """Mean w ||y - C h||^2 and mean w ||y||^2 over all samples."""
+def _mean_squares(problem: Problem, solution: Solution) -> tuple[Floats, Floats]:
+    """Mean w (y - C h)^2 and mean w y^2 over all samples, of each output: (d_out,)."""
     engine = get_backend(problem.backend, problem.tokens)
     full = np.ascontiguousarray(problem.features.expand(solution.coefficients))
-    y = problem.targets.rows()
-    found = np.asarray(engine.coefficients(full, problem.tokens, problem.positions))
-    squares = [np.einsum("ia,ia->i", rows, rows) for rows in (y - found, y)]
-    if problem.weights is None:
-        return float(squares[0].mean()), float(squares[1].mean())
-    w = problem.weights
+    y = problem.targets.rows().astype(np.float64, copy=False)
+    w = np.ones(len(problem.tokens)) if problem.weights is None else problem.weights
     if problem.positions != "last":
         w = np.repeat(w, problem.tokens.lengths)
-    return float(w @ squares[0] / w.sum()), float(w @ squares[1] / w.sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        rest = y - np.asarray(engine.coefficients(full, problem.tokens, problem.positions))
+        return w @ rest**2 / w.sum(), w @ y**2 / w.sum()
