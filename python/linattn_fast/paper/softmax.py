@@ -24,14 +24,16 @@ from .figure import Figure, Finding, Settings
 _M, _D, _K, _LOGITS = 2, 6, 4, 4.0
 _HEADS, _DIMENSIONS, _SCALES = (
     (1, 2, 3, 4, 5),
-    (4, 6, 8, 10, 12),
+    (4, 6, 8, 10),
     (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
 )
 _QUICK_HEADS, _QUICK_DIMENSIONS, _QUICK_SCALES = (1, 2), (4, 5), (1.0, 16.0)
 _EQUATIONS = (1.5, 3.0, 10.0)
 """For each unknown."""
 _BITS, _QUICK_BITS, _PARITY_D, _PARITY_N = (1, 2, 3, 4), (1, 3), 10, 500
-_INSTANCES, _QUICK_INSTANCES, _PARITIES = 10, 2, 5
+_INSTANCES, _QUICK_INSTANCES, _PARITIES = 8, 2, 5
+_STARTS = 4
+"""At most."""
 _LEARNED, _TESTS = 1e-6, 300
 
 
@@ -44,7 +46,7 @@ def _planted(
     truth = planted_layer(rng, m, d, logits=logits)
     X, new = uniform_tokens(rng, N, _K, d), uniform_tokens(rng, _TESTS, _K, d)
     start = time.perf_counter()
-    found = fit(X, truth(X), heads=m)
+    found = fit(X, truth(X), heads=m, starts=_STARTS)
     seconds = time.perf_counter() - start
     expected = np.asarray(truth(new))
     error = float(np.linalg.norm(np.asarray(found.predict(new)) - expected))
@@ -66,7 +68,7 @@ def _parity(bits: int, seed: Any) -> dict[str, object]:
     """Try to learn a parity."""
     X = uniform_tokens(np.random.default_rng(seed), _PARITY_N, _K, _PARITY_D)
     start = time.perf_counter()
-    report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=4).report
+    report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=_STARTS).report
     return {
         "panel": "parity",
         "heads": _M,
