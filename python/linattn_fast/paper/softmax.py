@@ -119,8 +119,8 @@ def _run(settings: Settings) -> Finding:
     least = min(float(str(r["error"])) for r in hard)
     wrongly = sum(r["verdict"] == "learned" and float(str(r["error"])) > _LEARNED for r in rows)
     lines = [
-        f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {processor()}, "
-        f"{get_num_threads()} threads.",
+        f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {_STARTS} starts at most, "
+        f"{processor()}, {get_num_threads()} threads.",
         "Learned (error on new sequences below 1e-6), all heads, dimensions and logits together:",
         *(f"  {ratio:g} equations an unknown: {rates[ratio]:.0%}" for ratio in _EQUATIONS),
         f'Parities of 3 and more of {_PARITY_D} bits: {failed} of {len(hard)} "not learned", least '
