@@ -9,7 +9,8 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 # The CUDA kernels are compiled for the tests' emulator as well, where it runs.
 EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 
-.PHONY: demo test lint docs bench bench-scale bench-softmax bench-stream bench-cuda count wheel wheel-cuda clean
+.PHONY: demo test lint docs bench bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
+  wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -40,6 +41,13 @@ bench-softmax: $(VENV)/installed
 # Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
 bench-stream: $(VENV)/installed
 	$(BIN)/python bench/stream.py
+
+bench-blocks: $(VENV)/installed
+	$(BIN)/python bench/blocks.py
+
+# Simulators of automata and Turing machines, compiled, learned and certified: some minutes.
+bench-programs: $(VENV)/installed
+	$(BIN)/python bench/programs.py
 
 # Needs an NVIDIA card and CuPy (docs/cuda.md); says so and ends with an error where there is none.
 bench-cuda: $(VENV)/installed

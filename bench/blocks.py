@@ -123,11 +123,13 @@ def measure(Q: int, A: int, L: int, N: int) -> dict[str, object]:
 def table(rows: list[dict[str, object]]) -> str:
     """As Markdown."""
     lines = [
-        f"{processor()}, {la.get_num_threads()} threads. From tokens to coefficients (d outputs) and "
-        "certificate; memory beside the tokens. Steps of 300 new runs: covered, and right; those covered "
-        "were all right. numpy: features of every prefix and `np.linalg.lstsq`, same answer and rank.",
+        f"{processor()}, {la.get_num_threads()} threads. From tokens to coefficients (d outputs) "
+        "and certificate; memory beside the tokens. Steps of 300 new runs: covered, and right; "
+        "those covered were all right. numpy: features of every prefix and `np.linalg.lstsq`, same "
+        "answer and rank.",
         "",
-        "| automaton | d | samples | features | rank | blocks | seconds | memory | covered | right | numpy |",
+        "| automaton | d | samples | features | rank | blocks | seconds | memory | covered | right "
+        "| numpy |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

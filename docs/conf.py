@@ -34,8 +34,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # Kinds of arguments that signatures show by name; docs/api/index.md says what they are.
 autodoc_type_aliases = {
-    name: name for name in ("Array", "Floats", "Positions", "Precision", "Solver", "Verdict")
-} | {"storage.PathLike": "PathLike"}
+    name: name
+    for name in ("Array", "Floats", "Positions", "Precision", "Seed", "Solver", "Verdict")
+} | {"storage.PathLike": "PathLike", "npt.DTypeLike": "DTypeLike"}
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 # Within a union, Sphinx shows the object that stands for the name.
@@ -52,17 +53,18 @@ numpydoc_validation_checks = {
 }  # fmt: skip
 
 RESULTS = (
-    "AlphaChoice", "BackendInfo", "Certificate", "Fit", "FitInfo", "HeadMatch", "HeadPath",
-    "Recovery", "RidgePath", "Report", "HeldOut", "Identifiability", "Start", "Case", "Comparison",
+    "AlphaChoice", "BackendInfo", "Certificate", "ContextDataset", "Fit", "FitInfo", "HeadMatch",
+    "HeadPath", "LayerDataset", "Recovery", "RidgePath",
+    "Case", "Comparison", "HeldOut", "Identifiability", "Report", "Start",
 )  # fmt: skip
 """Classes that functions return and nobody calls: their fields are documented one by one."""
-numpydoc_validation_exclude = {rf"^linattn_fast\.(softmax\.)?({'|'.join(RESULTS)})$", r"\.__\w+__$"}
+numpydoc_validation_exclude = {rf"^linattn_fast\.(\w+\.)?({'|'.join(RESULTS)})$", r"\.__\w+__$"}
 
 # What belongs to other packages, whose inventories would have to come from a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|np|npt|collections|typing|os|matplotlib|sklearn)\..*"),
     (r"py:class", r"(bool|dict|float|int|list|object|slice|str|tuple)"),
-    (r"py:class", r"(Any|Axes|Callable|Iterable|Literal|Sequence)"),
+    (r"py:class", r"(Any|Axes|Callable|DTypeLike|Iterable|Literal|Sequence)"),
 ]
 
 

@@ -365,6 +365,19 @@ def test_samples_without_weight_or_query_have_no_block(rng):
     assert fit.info.mean_squared_error == pytest.approx(error)
 
 
+def test_a_block_without_a_feature_keeps_its_error(rng):
+    Z = one_hot(rng, (40, 3), 3)
+    Z[:, -1] = np.eye(3)[np.arange(40) % 2]
+    Z[1::2, :-1] = [0, 0, 1]  # with query 1, coordinate 0 never occurs
+    features = la.Features(3, [(0, 0)], [0, 1])
+    y = rng.standard_normal(40)
+    fit = la.fit(Z, y, features=features, heads=None, solver="blocks")
+    expected = Expected.of(list(Z), "last", features)
+    agrees(fit, expected, y[:, None], "last", 0.0, Z)
+    certificate = la.certify(Z, features=features)
+    assert (certificate.rank, certificate.verdict) == (1, "not identifiable")
+
+
 def test_queries_that_are_all_zero_leave_nothing_to_learn(rng):
     Z = one_hot(rng, (20, 4), 3)
     Z[:, -1] = 0.0
@@ -487,6 +500,8 @@ def test_auto_takes_blocks_where_the_whole_would_take_longer(rng, monkeypatch):
     assert certificate.n_samples == len(Z)
     np.testing.assert_array_equal(certificate.covers(Z), True)
     together = rng.standard_normal((60, 5, 3))  # one group
+    assert la.fit(together, together[:, 0], heads=None).info.solver != "blocks"
+    together[:, -1, 2] = 0.0  # and a coordinate that nobody queries
     assert la.fit(together, together[:, 0], heads=None).info.solver != "blocks"
     assert la.fit(Z, y, features=features, heads=None, solver="qr").info.solver == "qr"
 

@@ -23,7 +23,7 @@ from .distribution import VERSION as _VERSION
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
 from .head_path import HeadPath, head_path
-from .heads import Heads, Recovery
+from .heads import Heads
 from .layouts import Layout
 from .leave_one_out import leave_one_out
 from .libraries import convert
@@ -32,6 +32,7 @@ from .memory import estimate_memory
 from .moments import Moments
 from .pcg import Pcg
 from .recovery import recover_heads
+from .recovery_report import Recovery
 from .result import Fit, FitInfo, load
 from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
 from .threads import get_num_threads, set_num_threads
@@ -39,6 +40,7 @@ from .threads import get_num_threads, set_num_threads
 __version__ = _VERSION
 
 if _TYPE_CHECKING:
+    from . import programs as programs
     from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
 
 # LinearAttentionRegressor is not among these, so that a star needs no scikit-learn.
@@ -83,11 +85,15 @@ def __getattr__(name: str) -> object:
         from .estimator import LinearAttentionRegressor  # noqa: PLC0415  # optional
 
         return LinearAttentionRegressor
+    if name == "programs":  # when asked for: most users need none of it
+        import importlib  # noqa: PLC0415
+
+        return importlib.import_module(".programs", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "LinearAttentionRegressor"]
+    return [*globals(), "LinearAttentionRegressor", "programs"]
 
 
 def _warn_if_not_compiled() -> None:

@@ -121,6 +121,11 @@ def random_linear_attention(
     seed
         Of the tokens, the layer and the noise.
 
+    Returns
+    -------
+    LayerDataset
+        Tokens (N, n, d), targets (N, d_out) or (N, n, d_out), and the layer.
+
     Examples
     --------
     >>> import linattn_fast as la

@@ -20,10 +20,11 @@ import numpy as np
 from .bilinear import Budget, Descent, Metric, best_values, descend, product_flops
 from .features import Features, head_coefficients
 from .head_search import Search
-from .heads import Heads, Recovery
+from .heads import Heads
 from .moments import Moments
 from .ranks import residual_of_fewer
 from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
+from .recovery_report import Recovery
 from .refine import Solution
 from .solve import EPS, add_to_diagonal
 from .starts import svd_factors

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from .bilinear import Budget, Descent, Metric, descend
-from .heads import Heads, Recovery
+from .heads import Heads
 from .ranks import (
     free_entries,
     heads_by_counting,
@@ -30,6 +30,7 @@ from .ranks import (
     rank_of_pairs,
     residual_of_fewer,
 )
+from .recovery_report import Recovery
 from .reweighted import NEAR, Reduced, Reweighting, can_reweight
 from .solve import EPS
 from .starts import perturbed, spans, svd_count, svd_factors

@@ -11,11 +11,10 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
-from scipy.linalg import qr, svd
 
 from .backend import get_backend
 from .device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
@@ -26,7 +25,8 @@ from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
 from .libraries import conversion_to
 from .memory import require_memory
 from .non_finite import non_finite_error
-from .solve import EPS
+from .normal_form import normal_form
+from .recovery_report import Recovery
 from .tokens import Floats, Positions, as_positions, as_size, as_tokens
 
 
@@ -35,36 +35,6 @@ def _is_one_sequence(value: object) -> bool:
         return axes_of(value) == 2
     except ValueError:  # sequences of different lengths
         return False
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How heads were found: ``heads.recovery`` of recovered or fitted heads."""
-
-    method: str
-    """"minimal": the fewest that were found. "svd": those of the SVD, asked for or fallen back on.
-    "fit": the best fit with a given number of heads."""
-    residual: float
-    """||C(heads) - C|| / ||C||, C the coefficients they stand for (of "fit": the convex optimum).
-    """
-    at_least: int
-    """Ranks show that no fewer heads come within the tolerance of C."""
-    tried: tuple[tuple[int, float], ...]
-    """Other numbers of heads that were tried, and the relative residual each of them left."""
-    fewer_leave: float
-    """One head fewer leaves at least this relative residual, as ranks show; 0 if they do not."""
-    reason: str
-    """Why this number; a fallback is explained here."""
-    loss: float | None = None
-    """Of "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
-    convex_loss: float | None = None
-    """Of "fit": that of the convex optimum, which no number of heads goes below."""
-
-    def __str__(self) -> str:
-        text = f"{self.method}, residual {self.residual:.1e}: {self.reason}"
-        if self.loss is not None and self.convex_loss is not None:
-            text += f"; training objective {self.loss:.4g}, convex optimum {self.convex_loss:.4g}"
-        return text
 
 
 class Heads:
@@ -341,24 +311,7 @@ class Heads:
         """
         if self.device is not None:
             return self.get().normalized().put(self)
-        H = len(self)
-        if H == 0 or not (self.V.any() and self.Q.any()):
-            return Heads(self.V[:1] * 0, self.Q[:1] * 0, self.recovery)
-        left, A = qr(self.V.reshape(H, -1).T, mode="economic", check_finite=False)
-        right, B = qr(self.Q.reshape(H, -1).T, mode="economic", check_finite=False)
-        U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
-        count = max(1, int((sigma > 10 * H * EPS * sigma[0]).sum()))
-        root = np.sqrt(sigma[:count])
-        V, Q = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), (d d, H)
-        sizes = np.abs(V)
-        # Entries equal up to rounding tie, and the first of them decides
-        first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
-        sign = np.where(V[first, np.arange(count)] < 0, -1.0, 1.0)
-        return Heads(
-            (V * sign).T.reshape(count, self.d_out, self.d),
-            (Q * sign).T.reshape(count, self.d, self.d),
-            self.recovery,
-        )
+        return Heads(*normal_form(self.V, self.Q), self.recovery)
 
     def distance(self, other: Heads) -> float:
         """Frobenius norm of the difference of coefficients: 0 when the functions are the same.

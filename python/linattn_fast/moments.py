@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from . import compact, storage
-from .accumulation import Accumulation
-from .backend import PRECISIONS, BatchMoments, Precision, Progress, get_backend
+from . import storage
+from .backend import PRECISIONS, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
-from .device import cupy, device_of, module_of, on_own_device
+from .device import cupy
 from .features import Features, as_features
-from .memory import compact_bytes, estimate_memory, require_memory
+from .memory import estimate_memory, require_memory
+from .moment_sums import MomentSums
 from .moments_file import read_moments, write_moments
 from .progress import Bar
 from .sources import as_source
@@ -52,7 +50,7 @@ def as_precision(precision: object) -> Precision:
     raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
-class Moments:
+class Moments(MomentSums):
     """Accumulated moments of a stream of sequences.
 
     Parameters
@@ -285,11 +283,6 @@ class Moments:
 
     # -------------------------------------------------------------------------------------- place
 
-    @property
-    def device(self) -> int | None:
-        """The CUDA device that the sums are on; None for the host."""
-        return device_of(None if self._totals is None else self._totals.sums)
-
     def get(self) -> Moments:
         """Bring them to the host.
 
@@ -303,163 +296,6 @@ class Moments:
         home = copy(self)
         home.backend, home._totals = "auto", self._totals.get()
         return home
-
-    # ------------------------------------------------------------------------------------ reading
-
-    @property
-    def dimension(self) -> int:
-        """Number of features, p."""
-        return self.features.count
-
-    @property
-    def n_samples(self) -> int:
-        """Number of samples: queries with a target."""
-        return 0 if self._totals is None else self._totals.n_samples
-
-    @property
-    def total_weight(self) -> float:
-        """W = sum w over the samples."""
-        return 0.0 if self._totals is None else self._totals.total_weight
-
-    @property
-    def accumulation(self) -> Accumulation:
-        """How the sums came about."""
-        return Accumulation() if self._totals is None else self._totals.accumulation
-
-    @property
-    def rounding_steps(self) -> int:
-        """Additions in a row that an entry of the sums has gone through, at most."""
-        return self.accumulation.wide
-
-    @property
-    def sums(self) -> BatchMoments:
-        """The compact sums; zeros before the first update."""
-        if self._totals is not None:
-            return self._totals.sums
-        return BatchMoments(
-            np.zeros(compact.shape(self.features, self.positions)),
-            np.zeros((self.d_out, self.features.n_queries, self.features.n_pairs)),
-            np.zeros(self.d_out),
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return 0 if self._totals is None else self._compact_bytes
-
-    def __sizeof__(self) -> int:  # what Dask takes for the memory of this object
-        return object.__sizeof__(self) + self.nbytes
-
-    @property
-    def _compact_bytes(self) -> int:
-        return compact_bytes(self.features, self.d_out, self.positions)
-
-    @property
-    def magnitudes(self) -> Floats | None:
-        """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
-        return None if self._totals is None else self._totals.magnitudes
-
-    @on_own_device
-    def gram(self) -> Floats:
-        """Sum of w h h'.
-
-        Returns
-        -------
-        array
-            Dense, (p, p).
-        """
-        p = self.dimension
-        if self.device is None:
-            require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
-        return compact.expand(self.sums.gram, self.features, self.positions)
-
-    @on_own_device
-    def cross(self) -> Floats:
-        """Sum of w h y'.
-
-        Returns
-        -------
-        array
-            (p, d_out).
-        """
-        cross = self.sums.cross
-        # (a, l, u) -> (u, l, a)
-        rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
-        return rows.reshape(self.dimension, self.d_out)
-
-    @on_own_device
-    def gram_diagonal(self) -> Floats:
-        """Diagonal of the Gram: sum of w s_u^2 z_l^2.
-
-        Returns
-        -------
-        array
-            (p,).
-        """
-        return compact.diagonal(self.sums.gram, self.features, self.positions)
-
-    @on_own_device
-    def second_moment(self) -> Floats:
-        """Lambda = gram / W, the second moment of the features.
-
-        Returns
-        -------
-        array
-            Dense, (p, p).
-        """
-        matrix = self.gram()
-        matrix /= self.required_weight()
-        return matrix
-
-    def required_weight(self) -> float:
-        """Total weight W; raises when nothing has been accumulated."""
-        if self.total_weight <= 0:
-            raise ValueError(
-                f"moments: nothing to average, {self.n_samples} samples of total weight 0; "
-                "update with data first"
-            )
-        return self.total_weight
-
-    @on_own_device
-    def gram_times(self, x: Floats) -> Floats:
-        """Multiply with the Gram, a band of d rows at a time; no p x p matrix is formed.
-
-        Parameters
-        ----------
-        x
-            (p, k).
-
-        Returns
-        -------
-        array
-            The product, (p, k).
-        """
-        return compact.times(self.sums.gram, x, self.features, self.positions)
-
-    @on_own_device
-    def loss(self, coefficients: Floats) -> float:
-        """Mean squared training error (1/W) sum w ||C h - y||^2, from the moments.
-
-        Cancellation leaves an error of about 1e-16 times the mean squared target.
-
-        Parameters
-        ----------
-        coefficients
-            C, (d_out, p).
-
-        Returns
-        -------
-        float
-            The error, not below 0.
-        """
-        x = coefficients.T
-        xp = module_of(x)
-        fitted = xp.vdot(x, self.gram_times(x))
-        explained = xp.vdot(x, self.cross())
-        return max(
-            0.0,
-            float(self.sums.energy.sum() - 2 * explained + fitted) / self.required_weight(),
-        )
 
     def __repr__(self) -> str:
         return (

@@ -138,11 +138,11 @@ def partition(
 ) -> Partition | None:
     """Cut the samples of a batch on the host into blocks.
 
-    None where there is one group of queries, unless that is to be a block, too (``forced``).
+    None where samples query one group at most, unless that is to be a block, too (``forced``).
     """
     samples = Samples.of(tokens, positions)
     groups, group = groups_of_samples(samples, features.queries, early=not forced)
-    if len(groups) == 1 and not forced:
+    if not forced and (len(groups) == 1 or len(np.unique(group[group >= 0])) < 2):
         return None
     if not all(np.isfinite(rows).all() for rows in distinct_rows(tokens)):
         raise non_finite_error(tokens)

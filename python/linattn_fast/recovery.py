@@ -15,7 +15,8 @@ from .device import to_host
 from .features import feature_count
 from .floats import as_matrix
 from .head_search import Search, svd_tolerance
-from .heads import Heads, Recovery
+from .heads import Heads
+from .recovery_report import Recovery
 from .starts import svd_count, svd_heads
 from .tokens import Floats, as_size
 

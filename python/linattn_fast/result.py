@@ -13,9 +13,11 @@ from .certificate import Certificate
 from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
 from .features import Features
-from .heads import Heads, Recovery
+from .heads import Heads
 from .libraries import conversion_to
 from .memory import in_words
+from .program_certificate import ProgramCertificate
+from .recovery_report import Recovery
 from .tokens import Array, Floats, Positions, as_positions, as_tokens
 
 _FILE_VERSION = 2
@@ -26,7 +28,7 @@ class FitInfo:
     """How a fit went: ``fit.info``. Printed, it is a short report."""
 
     solver: str
-    """"cholesky", "eigh", "dual", "qr" or "pcg"."""
+    """"cholesky", "eigh", "dual", "qr", "pcg" or "blocks"."""
     reason: str
     """Why that solver ran; a fallback is named here."""
     condition: float
@@ -99,6 +101,16 @@ class Fit:
     """Which solver ran and why, how exact the answer is, and where the time went."""
     positions: Positions = "last"
     """What the layer was trained on."""
+    program: ProgramCertificate | None = None
+    """Of a learned program: what is known about all its runs (:mod:`linattn_fast.programs`)."""
+
+    def with_program(self, certificate: ProgramCertificate | None) -> Fit:
+        """The same layer with what :func:`linattn_fast.programs.certify` found about it."""
+        if certificate is not None and not isinstance(certificate, ProgramCertificate):
+            raise TypeError(
+                f"certificate: a ProgramCertificate is needed, got {type(certificate).__name__}"
+            )
+        return replace(self, program=certificate)
 
     @property
     def device(self) -> int | None:
@@ -186,6 +198,7 @@ class Fit:
         arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
         recovery = self.heads.recovery if self.heads else None
         meta["recovery"] = None if recovery is None else asdict(recovery)
+        meta["program"] = None if self.program is None else asdict(self.program)
         meta["certificate"] = None
         arrays["spectrum"] = np.zeros(0)
         if self.certificate is not None:
@@ -246,6 +259,7 @@ def load(path: storage.PathLike) -> Fit:
         certificate = Certificate(**meta["certificate"], features=features, spectrum=spectrum)
     info = meta["info"]
     info["refinements"] = tuple(info["refinements"])
+    program = meta.get("program")  # files from before there was one have none
     heads = None
     if len(arrays["V"]):
         heads = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
@@ -256,4 +270,5 @@ def load(path: storage.PathLike) -> Fit:
         certificate=certificate,
         info=FitInfo(**info),
         positions=meta["positions"],
+        program=None if program is None else ProgramCertificate(**program),
     )

@@ -49,7 +49,7 @@ class _Plan:
     epochs: int = 20
 
 
-_QUICK = _Plan((0.95, 0.97, 0.98, 0.985, 0.987), 2, (1, 4), 2**12, 1, 12)
+_QUICK = _Plan((0.95, 0.97, 0.98, 0.985, 0.987), 2, (1, 4), 2**13, 1, 20)
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
                     color=_COLOURS[h % len(_COLOURS)],
                 )  # fmt: skip
     line = np.geomspace(trained.losses[0].min(), trained.losses.max(), 50)
+    assert trained.lambda_min[0] > 0  # at a mixture that determines the layer
     axis.loglog(
         line, np.sqrt(line * trained.energy / trained.lambda_min[0]), color="tab:red", lw=1.2,
         label=r"bound $\sqrt{\mathrm{loss}/\lambda_{min}}$",

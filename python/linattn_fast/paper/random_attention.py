@@ -63,9 +63,11 @@ class Plan:
     """Of single layers."""
     long_epochs: int = 12
     """Of deeper models and of the Transformer, which take several times as long."""
+    repeats: int = 7
+    """Runs of which the shortest counts, where time is measured."""
 
 
-QUICK = Plan((2, 4), 256, 32, (1, 4), (2,), (0.01, 0.001), (32, 64), 2, 8, 4)
+QUICK = Plan((2, 4), 256, 32, (1, 4), (2,), (0.01, 0.001), (32, 64), 2, 8, 4, 3)
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
         models += [LinearAttention(layers) for layers in plan.layers]
         epochs = {
             model.labels[0]: {
-                str(batch): seconds_per_epoch(model, Z, y, batch, repeats=7, patience=0.7)
+                str(batch): seconds_per_epoch(model, Z, y, batch, plan.repeats, patience=0.7)
                 for batch in plan.batches
             }
             for model in [*models, SoftmaxTransformer()]
@@ -305,7 +307,7 @@ def _solve_all(d: int, plan: Plan, data: list[LayerDataset]) -> Convex:
     """Over the seeds."""
     samples = 4 * Features(d).count
     proof_sequences = min(plan.sequences, max(8, -(-samples // plan.length)))
-    each = [_solve(one, proof_sequences, 7 if d <= 8 else 1) for one in data]
+    each = [_solve(one, proof_sequences, plan.repeats if d <= 8 else 1) for one in data]
 
     def of(combine: Callable[[list[Any]], Any], name: str) -> Any:
         return combine([one[name] for one in each])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from . import fig1, fig2, fig3, softmax
+from . import fig1, fig2, fig3, fig4, softmax
 from .figure import Figure
 
-FIGURES: tuple[Figure, ...] = (fig1.FIGURE, fig2.FIGURE, fig3.FIGURE, softmax.FIGURE)
+FIGURES: tuple[Figure, ...] = (
+    fig1.FIGURE,
+    fig2.FIGURE,
+    fig3.FIGURE,
+    fig4.FIGURE,
+    softmax.FIGURE,
+)
 """In the order in which the help lists them."""
 
 BY_NAME: dict[str, Figure] = {figure.name: figure for figure in FIGURES}

@@ -1,0 +1,270 @@
+"""Is a learned program right for every machine and input, for any number of steps?
+
+Three ways to find out, the strongest first:
+
+invariants
+    The spaces of :mod:`.invariants` hold every s of every run from every context of the family,
+    whatever the number of steps; they are computed exactly. For each token z that may ask, the
+    whole space is held against the range of the training features, and the fit against the program
+    on it, in floating point with the certificate's tolerance.
+exhaustive
+    Every context is run for a number of steps, and every step looked at.
+sampled
+    Random contexts are. With k of n runs covered, the fraction of all runs that is covered is at
+    least the bound of Clopper and Pearson, (1 - confidence)^(1/n) where k = n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.linalg import qr, solve_triangular
+from scipy.stats import beta
+
+from ..datasets import Seed, _generator
+from ..program_certificate import ProgramCertificate
+from ..progress import Bar
+from ..result import Fit
+from ..solve import EPS
+from ..tokens import Floats, as_size
+from .determined import Determined
+from .examining import Tally, examine
+from .invariants import Invariants, NotFiniteError
+from .layer import Layer
+from .program import Program
+
+_CHUNK_BYTES = 128 << 20
+_EXHAUSTIVE_UP_TO = 20_000_000
+"""Answers that "auto" looks at one by one before it samples."""
+
+Method = Literal["auto", "invariants", "exhaustive", "sampled"]
+
+
+def certify(
+    fit: Fit,
+    program: Program,
+    *,
+    method: Method = "auto",
+    steps: int = 12,
+    samples: int = 1000,
+    confidence: float = 0.95,
+    seed: Seed = 0,
+    progress: bool | Callable[[int, Any], object] = False,
+) -> ProgramCertificate:
+    """Decide whether every machine and input of a program's family is covered by a fit.
+
+    Parameters
+    ----------
+    fit
+        From :func:`learn`, with its certificate.
+    program
+        The program that it learned.
+    method
+        "invariants" proves it for all contexts and any number of steps at once, or finds that it
+        cannot. "exhaustive" runs every context, "sampled" random ones. "auto" tries invariants;
+        where they do not settle it, it runs every context if these are few enough, or samples.
+    steps
+        Steps of each run, for "exhaustive" and "sampled".
+    samples, seed
+        Runs that are sampled.
+    confidence
+        Of the bound from samples.
+    progress
+        True shows a bar; a function is called with the contexts done and their number.
+
+    Returns
+    -------
+    ProgramCertificate
+        ``fit.with_program(certificate).save(path)`` keeps it with the model.
+    """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"fit: a Fit is needed, got {type(fit).__name__}")
+    if not isinstance(program, Program):
+        raise TypeError(f"program: a Program is needed, got {type(program).__name__}")
+    if method not in ("auto", "invariants", "exhaustive", "sampled"):
+        raise ValueError(
+            f"method: 'auto', 'invariants', 'exhaustive' or 'sampled' is needed, got {method!r}"
+        )
+    tokens = as_size(steps, "steps") * program.tokens_per_step
+    samples = as_size(samples, "samples")
+    if not (isinstance(confidence, int | float) and 0 < confidence < 1):
+        raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
+    Bar(0, "", progress)  # checked before any work, as everything else
+    family = program.family
+    learned = Layer.of(fit, program.d)
+    determined = Determined(fit)
+    why = ""
+    if method in ("auto", "invariants"):
+        proof = _by_invariants(learned, program, determined)
+        if proof.verdict == "covered" or method == "invariants":
+            return proof
+        why = f" ({proof.evidence})"
+    exhaustive = method == "exhaustive" or (
+        method == "auto" and family.count * tokens <= _EXHAUSTIVE_UP_TO
+    )
+    per_run = 8 * (len(family.slots) + tokens) * program.d
+    size = max(1, min(_CHUNK_BYTES // per_run, family.count if exhaustive else samples))
+    total = family.count if exhaustive else samples
+    rng = _generator(seed)
+    tally = Tally()
+    with Bar(total, "certifying", progress) as report:
+        contexts = family.chunks(size) if exhaustive else _drawn(program, samples, size, rng)
+        for Z in contexts:
+            tally += examine(program.layer, learned, determined, Z, tokens)
+            if report is not None:
+                report(tally.runs)
+    return _by_runs(program, determined, tally, steps, confidence, exhaustive, why)
+
+
+_KNOWN: WeakKeyDictionary[Program, Invariants] = WeakKeyDictionary()
+
+
+def invariants_of(program: Program) -> Invariants:
+    """The invariants of a program, found once; they do not depend on what was learned."""
+    if program not in _KNOWN:
+        _KNOWN[program] = Invariants(program)
+    return _KNOWN[program]
+
+
+def _drawn(program: Program, samples: int, size: int, rng: np.random.Generator) -> Iterator[Floats]:
+    for first in range(0, samples, size):
+        yield program.family.sample(min(size, samples - first), rng)
+
+
+def _by_runs(
+    program: Program,
+    determined: Determined,
+    tally: Tally,
+    steps: int,
+    confidence: float,
+    exhaustive: bool,
+    why: str,
+) -> ProgramCertificate:
+    """What runs that were looked at show."""
+    n, k = tally.runs, tally.covered_runs
+    whole = k == n
+    counts = (
+        f"{k:,} of {n:,} runs of {steps} steps are covered ({tally.covered_answers:,} of "
+        f"{tally.answers:,} answers), {tally.right_runs:,} are right, and "
+        f"{tally.covered_but_wrong:,} covered answers are wrong"
+    )
+    verdict: Literal["covered", "not covered", "undecided"] = "not covered"
+    if exhaustive:
+        at_least, certain = k / n, 1.0
+        what = f"every context was run: {counts}; nothing is shown for longer runs"
+        verdict = "covered" if whole else verdict
+    else:
+        at_least, certain = float(beta.ppf(1 - confidence, k, n - k + 1)) if k else 0.0, confidence
+        what = (
+            f"sampled, not proved: of {program.family.count:,} contexts, {counts}; with confidence "
+            f"{confidence:g}, at least {at_least:.4%} of all such runs are covered"
+        )
+        verdict = "undecided" if whole else verdict
+    return ProgramCertificate(
+        verdict=verdict,
+        method="exhaustive" if exhaustive else "sampled",
+        program=program.description,
+        contexts=program.family.count,
+        steps=steps,
+        rank=determined.rank,
+        evidence=what + why,
+        at_least=at_least,
+        confidence=certain,
+        tolerance=determined.tolerance,
+        **asdict(tally),
+    )
+
+
+def _by_invariants(learned: Layer, program: Program, determined: Determined) -> ProgramCertificate:
+    """Hold the spaces of all runs against the range of the training features."""
+
+    def found(verdict: Any, evidence: str, **more: Any) -> ProgramCertificate:
+        return ProgramCertificate(
+            verdict=verdict,
+            method="invariants",
+            program=program.description,
+            contexts=program.family.count,
+            steps=None,
+            rank=determined.rank,
+            tolerance=determined.tolerance,
+            evidence=evidence,
+            **more,
+        )
+
+    try:
+        invariants = invariants_of(program)
+    except (NotFiniteError, OverflowError) as reason:
+        return found("undecided", f"no proof for any number of steps: {reason}")
+    spaces = invariants.asking
+    numbers = _numbers(learned, invariants)
+    inside = numbers >= 0
+    bad, residual, error = 0, 0.0, 0.0
+    for token, span in spaces.items():
+        z = np.array(token)
+        s = np.zeros((len(span), len(learned.pairs)))
+        s[:, numbers[inside]] = span[:, inside]
+        if (
+            span[:, ~inside].any()
+            or (largest := determined.asked(z).largest(s)) > determined.tolerance
+        ):
+            bad += 1
+            continue
+        residual = max(residual, largest)
+        error = max(error, _error(program.layer, learned, invariants.pairs, z, span, s))
+    if bad:
+        return found(
+            "undecided",
+            f"no proof for any number of steps: after {bad} of {len(spaces)} tokens that can "
+            "occur, the space that holds every run is not within the range of the training data",
+        )
+    exact = _exact_steps(error, invariants, program)
+    return found(
+        "covered",
+        f"proved for all {program.family.count:,} contexts and any number of steps: after each of "
+        f"the {len(spaces)} tokens that can occur, every run lies in a space (found exactly, "
+        f"{sum(map(len, spaces.values())):,} dimensions in all) that is within the range of the "
+        f"training data (rank {determined.rank}, numerically: distance {residual:.1e}, tolerance "
+        f"{determined.tolerance:.1e}). There the fit agrees with the program to {error:.1e} of the "
+        f"length of s, so that rounding makes at least {exact:.2g} steps exact",
+        at_least=1.0,
+        residual=residual,
+        error=error,
+        exact_steps=exact,
+    )
+
+
+def _numbers(learned: Layer, invariants: Invariants) -> Any:
+    """Number among the fit's pairs of each pair of the invariants; -1 for none."""
+    table = np.full((learned.d, learned.d), -1, np.intp)
+    table[learned.pairs[:, 0], learned.pairs[:, 1]] = np.arange(len(learned.pairs))
+    return table[invariants.pairs[:, 0], invariants.pairs[:, 1]]
+
+
+def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, s: Floats) -> float:
+    """The largest |fit - program|, rounding included, over s of length one in a span."""
+    own = np.full((program.d, program.d), -1, np.intp)
+    own[pairs[:, 0], pairs[:, 1]] = np.arange(len(pairs))
+    numbers = own[program.pairs[:, 0], program.pairs[:, 1]]  # of the program's pairs
+    theirs = np.where(numbers >= 0, span[:, numbers], 0.0)
+    difference = learned.action(z).many(s) - program.action(z).many(theirs)  # (m, d)
+    # The sums of n_pairs products that a run forms are themselves rounded
+    M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
+    rounding = s.shape[1] * EPS * float(np.linalg.norm(M, axis=0).max())
+    # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
+    R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
+    answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
+    return float(np.max(np.linalg.norm(answers, axis=0))) + rounding
+
+
+def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:
+    """Steps until error * ||s|| may reach one half; ||s|| grows by at most ||products|| a token."""
+    sizes = [np.linalg.norm(invariants.products(np.array(z))) for z in invariants.spaces]
+    slots = program.family.slots
+    start = sum(max(float(np.linalg.norm(invariants.products(z))) for z in slot) for slot in slots)
+    if error == 0:
+        return float("inf")
+    return max(0.0, (0.5 / error - start) / (float(max(sizes)) * program.tokens_per_step))

@@ -1,0 +1,207 @@
+"""A layer made ready for tokens that come again and again.
+
+    y[a] = sum over pairs u = {j,k} and l of C[a,u,l] S[j,k] z[l]
+
+A program's tokens are few and sparse. For each one its *action* is worked out once: where its own
+products z[j] z[k] are added to the running s, and the map from s to y that it asks for as a query,
+
+    s += products        y = s M_z        M_z[u,a] = sum_l C[a,u,l] z[l]
+
+so that a step adds a handful of numbers and multiplies s with a matrix that is sparse (of lookups)
+or of n_pairs d_out entries (of a fit on the pairs that ever occur): O(d^2), whatever the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+
+from ..features import Features
+from ..heads import Heads
+from ..result import Fit
+from ..tokens import Floats
+
+if TYPE_CHECKING:
+    from .program import Program
+
+Indices: TypeAlias = npt.NDArray[np.intp]
+Map: TypeAlias = Callable[[Floats], Floats]
+Maps: TypeAlias = tuple[Map, Map, int]
+"""y of one s, y of many, and their bytes."""
+
+_CACHE_BYTES = 256 << 20
+"""Actions kept; past it, they are worked out again."""
+_SPARSE_ENTRIES = 4_000_000
+"""Heads with more products of entries than this are multiplied as they are."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a token does: to s when it is appended, and to y when it is the query."""
+
+    where: Indices
+    """Numbers of its pairs among those of the layer."""
+    products: Floats
+    """z[j] z[k] of these."""
+    one: Map
+    """y (d_out,) of s (n_pairs,)."""
+    many: Map
+    """y (N, d_out) of s (N, n_pairs)."""
+
+
+class Layer:
+    """Coefficients of chosen pairs, ready to be applied token by token.
+
+    Parameters
+    ----------
+    d, d_out
+        Coordinates of a token, outputs.
+    pairs
+        Pairs (j, k), j <= k: (n_pairs, 2).
+    maps
+        Makes ``one`` and ``many`` of :class:`Action` for a token, and says how many bytes they are.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        d_out: int,
+        pairs: Indices,
+        maps: Callable[[Floats], Maps],
+    ) -> None:
+        self.d, self.d_out, self.pairs = d, d_out, pairs
+        self._maps = maps
+        self._actions: dict[bytes, Action] = {}
+        self._bytes = 0
+
+    @cached_property
+    def _numbers(self) -> Indices:
+        """Number of the pair {j, k}, (d, d); -1 where the layer has no such pair."""
+        table = np.full((self.d, self.d), -1, dtype=np.intp)
+        j, k = self.pairs.T
+        table[j, k] = table[k, j] = np.arange(len(self.pairs))
+        return table
+
+    def action(self, z: Floats) -> Action:
+        """What a token (d,) does."""
+        name = z.tobytes()
+        known = self._actions.get(name)
+        if known is not None:
+            return known
+        j, k = np.triu_indices(len(present := np.flatnonzero(z)))
+        j, k = present[j], present[k]
+        where = self._numbers[j, k]
+        kept = where >= 0
+        one, many, size = self._maps(z)
+        action = Action(where[kept], (z[j] * z[k])[kept], one, many)
+        kept_bytes = size + len(name) + 2 * where.nbytes
+        if self._bytes + kept_bytes <= _CACHE_BYTES:
+            self._actions[name] = action
+            self._bytes += kept_bytes
+        return action
+
+    def sums(self, Z: Floats) -> Floats:
+        """The s of whole sequences: (N, n, d) to (N, n_pairs)."""
+        j, k = self.pairs.T
+        s = np.zeros((len(Z), len(self.pairs)))
+        for t in range(Z.shape[1]):
+            s += Z[:, t, j] * Z[:, t, k]
+        return s
+
+    # ----------------------------------------------------------------------------- where it is from
+
+    @classmethod
+    def of(cls, layer: Layer | Heads | Fit | Program, d: int) -> Layer:
+        """Make any kind of layer ready; it must map tokens of d coordinates to tokens."""
+        if isinstance(layer, Layer):
+            return layer
+        if not isinstance(layer, Heads | Fit) and not hasattr(layer, "entries"):
+            raise TypeError(
+                f"heads: Heads, a Fit or a Program is needed, got {type(layer).__name__}"
+            )
+        if layer.d != d or getattr(layer, "d_out", d) != d:
+            raise ValueError(
+                f"heads: d = d_out = {d} is needed, as the program's tokens have, "
+                f"got d = {layer.d}, d_out = {getattr(layer, 'd_out', layer.d)}"
+            )
+        if isinstance(layer, Fit):
+            return cls.of_fit(layer.get())
+        if isinstance(layer, Heads):
+            return cls.of_heads(layer.get())
+        return cls.of_entries(d, *layer.entries)
+
+    @classmethod
+    def of_fit(cls, fit: Fit) -> Layer:
+        """The layer of learned coefficients (d_out, n_pairs * n_queries)."""
+        features: Features = fit.features
+        C = fit.coefficients.reshape(fit.d_out, features.n_pairs, features.n_queries)
+        C = np.ascontiguousarray(C.transpose(2, 1, 0))  # (n_queries, n_pairs, d_out)
+
+        def maps(z: Floats) -> Maps:
+            asked = z[features.queries]
+            M = np.tensordot(asked[present := np.flatnonzero(asked)], C[present], axes=1)
+            return lambda s: s @ M, lambda s: s @ M, M.nbytes
+
+        return cls(fit.d, fit.d_out, features.pairs, maps)
+
+    @classmethod
+    def of_entries(
+        cls, d: int, out: Indices, j: Indices, k: Indices, l: Indices, weight: Floats
+    ) -> Layer:
+        """The layer with y[out] += weight S[j,k] z[l], entry by entry."""
+        low, high = np.minimum(j, k), np.maximum(j, k)
+        flat, u = np.unique(low * d + high, return_inverse=True)
+        pairs = np.stack(np.divmod(flat, d), axis=1)
+        order = np.argsort(l, kind="stable")
+        out, u, weight = out[order], u[order], weight[order]
+        starts = np.searchsorted(l[order], np.arange(d + 1))
+
+        def maps(z: Floats) -> Maps:
+            asked = [(slice(starts[l], starts[l + 1]), z[l]) for l in np.flatnonzero(z)]
+            rows = np.concatenate([u[at] for at, _ in asked] or [u[:0]])
+            columns = np.concatenate([out[at] for at, _ in asked] or [out[:0]])
+            values = np.concatenate([weight[at] * size for at, size in asked] or [weight[:0]])
+            M: Any = csr_matrix((values, (columns, rows)), shape=(d, len(pairs)))
+            return (
+                lambda s: np.asarray(np.bincount(columns, values * s[rows], d), np.float64),
+                lambda s: np.asarray((M @ s.T).T),
+                3 * values.nbytes,
+            )
+
+        return cls(d, d, pairs, maps)
+
+    @classmethod
+    def of_heads(cls, heads: Heads) -> Layer:
+        """The layer of heads: entry by entry where they are sparse, as all compiled ones are."""
+        d = heads.d
+        products = sum(np.count_nonzero(V) * np.count_nonzero(Q) for V, Q in heads)
+        if products <= _SPARSE_ENTRIES:
+            parts = []
+            for V, Q in heads:
+                (out, j), (k, l) = np.nonzero(V), np.nonzero(Q)
+                a, b = (index.ravel() for index in np.indices((len(out), len(k))))
+                weight = V[out, j][a] * Q[k, l][b]
+                parts.append((out[a], j[a], k[b], l[b], weight))
+            empty = (*(np.zeros(0, np.intp) for _ in range(4)), np.zeros(0))
+            joined = (np.concatenate(each) for each in zip(empty, *parts, strict=True))
+            return cls.of_entries(d, *joined)
+        pairs = np.stack(np.triu_indices(d), axis=1)
+        low, high = pairs.T
+
+        def maps(z: Floats) -> Maps:
+            X = heads.Q @ z  # (H, d)
+
+            def many(s: Floats) -> Floats:
+                S = np.zeros((len(s), d, d))
+                S[:, low, high] = S[:, high, low] = s
+                return np.asarray(np.einsum("haj,njh->na", heads.V, S @ X.T, optimize=True))
+
+            return lambda s: many(s[None])[0], many, X.nbytes
+
+        return cls(d, d, pairs, maps)

@@ -1,0 +1,319 @@
+"""Turing machines with names, their computations, and classic ones to try.
+
+A machine is a table: for each state that is not halting and each symbol, the next state, the symbol
+to write, and a move, "L" or "R". Tapes are circular; with enough cells nothing notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..datasets import Seed, _generator
+from ..plotting import matplotlib_figure
+from ..tokens import as_size
+
+_MOVES = {"L": 0, "R": 1}
+
+
+class Configuration(NamedTuple):
+    """Where a machine is: all numbers."""
+
+    state: int
+    cell: int
+    tape: tuple[int, ...]
+
+
+class TuringMachine:
+    """A Turing machine.
+
+    Parameters
+    ----------
+    table
+        (state, symbol) to (next state, written symbol, move); moves are "L" and "R". States and
+        symbols may be any names. Every state but the halting ones needs an entry for each symbol.
+    start
+        The state it starts in; the first one of the table by default.
+    blank
+        The symbol of cells that nothing was written to; the first one of the table by default.
+    halting
+        States in which it stops.
+
+    Notes
+    -----
+    States are numbered in the order of the table with the halting ones last, symbols with the blank
+    first. ``print`` shows the table.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> machine = programs.TuringMachine(
+    ...     {("even", "1"): ("odd", "_", "R"), ("odd", "1"): ("even", "_", "R"),
+    ...      ("even", "_"): ("yes", "_", "L"), ("odd", "_"): ("no", "_", "L")},
+    ...     blank="_", halting=["yes", "no"],
+    ... )
+    >>> print(machine)
+    state |        1        _
+    ------+------------------
+     even |   _R odd    _L yes
+      odd |  _R even     _L no
+    starts in even, halts in yes, no, blank is _
+    >>> machine.run("111", n_cells=5, steps=10).state
+    'no'
+    """
+
+    def __init__(
+        self,
+        table: Mapping[tuple[Any, Any], tuple[Any, Any, str]],
+        *,
+        start: Any = None,
+        blank: Any = None,
+        halting: Iterable[Any] = (),
+    ) -> None:
+        if not isinstance(table, Mapping) or not table:
+            raise ValueError(f"table: a dictionary with entries is needed, got {table!r}")
+        self.halting = tuple(halting)
+        first_state, first_symbol = next(iter(table))
+        self.start_name = first_state if start is None else start
+        self.blank = first_symbol if blank is None else blank
+        states, symbols = dict.fromkeys([self.start_name]), dict.fromkeys([self.blank])
+        for (state, symbol), action in table.items():
+            if len(action) != 3 or action[2] not in _MOVES:
+                raise ValueError(
+                    f"table: (next state, written symbol, 'L' or 'R') is needed for "
+                    f"({state!r}, {symbol!r}), got {action!r}"
+                )
+            states |= dict.fromkeys([state, action[0]])
+            symbols |= dict.fromkeys([symbol, action[1]])
+        for name in self.halting:
+            states.pop(name, None)
+        self.states = (*states, *dict.fromkeys(self.halting))
+        self.symbols = tuple(symbols)
+        for state in states:
+            for symbol in symbols:
+                if (state, symbol) not in table:
+                    raise ValueError(
+                        f"table: an entry for ({state!r}, {symbol!r}) is needed, because {state!r} "
+                        "is no halting state"
+                    )
+        number = {name: i for i, name in enumerate(self.states)}
+        letter = {name: i for i, name in enumerate(self.symbols)}
+        if self.start_name not in number:
+            raise ValueError(f"start: a state is needed, got {start!r}")
+        self.start = number[self.start_name]
+        self.halting_numbers = frozenset(number[name] for name in self.halting)
+        self.numbers: dict[tuple[int, ...], tuple[int, int, int]] = {
+            (number[state], letter[symbol]): (number[after], letter[new], _MOVES[move])
+            for (state, symbol), (after, new, move) in table.items()
+            if state not in self.halting
+        }
+        """The table in numbers: (state, symbol) to (next, written, 0 for left and 1 for right)."""
+
+    @classmethod
+    def random(cls, n_states: int, n_symbols: int, seed: Seed = None) -> TuringMachine:
+        """Draw a table uniformly; no state halts."""
+        Q, A = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
+        rng = _generator(seed)
+        table = {
+            (q, a): (int(rng.integers(Q)), int(rng.integers(A)), "LR"[int(rng.integers(2))])
+            for q in range(Q)
+            for a in range(A)
+        }
+        machine = cls(table)
+        # Names in the order of their numbers, whatever order the table brings them in
+        machine.states, machine.symbols = tuple(range(Q)), tuple(range(A))
+        machine.numbers = {key: (q, a, _MOVES[move]) for key, (q, a, move) in table.items()}
+        return machine
+
+    @property
+    def n_states(self) -> int:
+        """Number of states, halting ones included."""
+        return len(self.states)
+
+    @property
+    def n_symbols(self) -> int:
+        """Number of symbols."""
+        return len(self.symbols)
+
+    def tape(self, word: Sequence[object], n_cells: int, *, at: int = 0) -> tuple[int, ...]:
+        """Numbers of the symbols on a tape with a word from cell ``at`` on, and blanks."""
+        if not 0 <= as_size(at, "at", least=0) < n_cells:
+            raise ValueError(f"at: a cell from 0 to {n_cells - 1} is needed, got {at}")
+        if len(word) > n_cells:
+            raise ValueError(f"word: at most {n_cells} symbols are needed, got {len(word)}")
+        tape = [0] * n_cells
+        tape = [self.symbols.index(self.blank)] * n_cells
+        for i, symbol in enumerate(word):
+            if symbol not in self.symbols:
+                known = ", ".join(map(repr, self.symbols))
+                raise ValueError(f"word: symbols out of {known} are needed, got {symbol!r}")
+            tape[(at + i) % n_cells] = self.symbols.index(symbol)
+        return tuple(tape)
+
+    def run(
+        self, word: Sequence[object] = (), *, n_cells: int, steps: int, at: int = 0
+    ) -> Computation:
+        """Run it in plain Python, until it halts: what every simulation must equal."""
+        tape, state, cell = list(self.tape(word, n_cells, at=at)), self.start, at
+        found = [Configuration(state, cell, tuple(tape))]
+        for _ in range(steps):
+            if state in self.halting_numbers:
+                break
+            state, tape[cell], move = self.numbers[state, tape[cell]]
+            cell = (cell + (1 if move else -1)) % n_cells
+            found.append(Configuration(state, cell, tuple(tape)))
+        return Computation(self, tuple(found))
+
+    def __repr__(self) -> str:
+        return f"TuringMachine({self.n_states} states, {self.n_symbols} symbols)"
+
+    def __str__(self) -> str:
+        def entry(q: int, a: int) -> str:
+            after, new, move = self.numbers[q, a]
+            return f"{self.symbols[new]}{'LR'[move]} {self.states[after]}"
+
+        asking = [q for q in range(self.n_states) if q not in self.halting_numbers]
+        cells = [[entry(q, a) for a in range(self.n_symbols)] for q in asking]
+        width = 2 + max(len(text) for row in cells for text in row)
+        left = max(5, *(len(str(self.states[q])) for q in asking))
+        head = "".join(f"{symbol!s:>{width}}" for symbol in self.symbols)
+        rows = [f"{'state':>{left}} |{head}", f"{'-' * left}-+{'-' * len(head)}"]
+        for q, row in zip(asking, cells, strict=True):
+            texts = "".join(f"{text:>{width}}" for text in row)
+            rows.append(f"{self.states[q]!s:>{left}} |{texts}")
+        halts = ", ".join(map(str, self.halting)) or "no state"
+        rows.append(f"starts in {self.states[self.start]}, halts in {halts}, blank is {self.blank}")
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """What a machine did. ``print`` shows the tape over time, the head in brackets."""
+
+    machine: TuringMachine
+    configurations: tuple[Configuration, ...]
+    """Before the first step and after each one."""
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.configurations) - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Computation):
+            return NotImplemented
+        return self.configurations == other.configurations
+
+    __hash__ = None  # type: ignore[assignment]  # compared by what they did
+
+    @property
+    def halted(self) -> bool:
+        """Whether it ended in a halting state."""
+        return self.configurations[-1].state in self.machine.halting_numbers
+
+    @property
+    def state(self) -> Any:
+        """The last state."""
+        return self.machine.states[self.configurations[-1].state]
+
+    @property
+    def tape(self) -> tuple[Any, ...]:
+        """Symbols on the tape at the end."""
+        return tuple(self.machine.symbols[symbol] for symbol in self.configurations[-1].tape)
+
+    @property
+    def text(self) -> str:
+        """The tape at the end, as text."""
+        return "".join(map(str, self.tape))
+
+    def __str__(self) -> str:
+        names = [str(name) for name in self.machine.symbols]
+        width = max(map(len, names))
+        lines = []
+        for step, (state, cell, tape) in enumerate(self.configurations):
+            cells = [
+                f"[{names[symbol]:>{width}}]" if i == cell else f" {names[symbol]:>{width}} "
+                for i, symbol in enumerate(tape)
+            ]
+            lines.append(f"{step:>5} {''.join(cells)}  {self.machine.states[state]}")
+        end = "halted" if self.halted else "did not halt"
+        return "\n".join([*lines, f"{end} after {len(self)} steps"])
+
+    def plot(self) -> Any:
+        """Draw the tape over time, downwards, with the head's path.
+
+        Returns a ``matplotlib.figure.Figure``; ``savefig`` writes it to a file.
+        """
+        cells, steps = len(self.configurations[0].tape), len(self.configurations)
+        size = 2 + 0.3 * cells, 1.2 + min(8.0, 0.18 * steps)
+        figure = matplotlib_figure("Computation.plot")(figsize=size, layout="constrained")
+        axis = figure.subplots()
+        tapes = [each.tape for each in self.configurations]
+        axis.imshow(tapes, cmap="Blues", aspect="auto", interpolation="nearest", vmin=0,
+                    vmax=1.5 * max(1, self.machine.n_symbols - 1))  # fmt: skip
+        heads = [each.cell for each in self.configurations]
+        axis.plot(heads, range(steps), ".", color="crimson", markersize=4, label="head")
+        axis.set(xlabel="cell", ylabel="step")
+        axis.legend(loc="upper right", fontsize="small")
+        return figure
+
+
+def binary_increment() -> TuringMachine:
+    """Add one to a binary number; the head starts at its first digit."""
+    return TuringMachine(
+        {
+            ("right", "_"): ("carry", "_", "L"),
+            ("right", "0"): ("right", "0", "R"),
+            ("right", "1"): ("right", "1", "R"),
+            ("carry", "_"): ("done", "1", "L"),
+            ("carry", "0"): ("done", "1", "L"),
+            ("carry", "1"): ("carry", "0", "L"),
+        },
+        blank="_",
+        halting=["done"],
+    )
+
+
+def palindrome() -> TuringMachine:
+    """Decide whether a word of 0 and 1 reads the same backwards; it ends in "yes" or "no".
+
+    It takes off the first letter, goes to the end, compares, takes off the last, and comes back. A
+    blank cell on either side of the word is needed: a tape of at least the word's length + 2.
+    """
+    table = {("start", "_"): ("yes", "_", "R"), ("back", "_"): ("start", "_", "R")}
+    for letter, other in ("01", "10"):
+        table |= {
+            ("start", letter): (f"have {letter}", "_", "R"),
+            (f"have {letter}", "_"): (f"last {letter}", "_", "L"),
+            (f"have {letter}", "0"): (f"have {letter}", "0", "R"),
+            (f"have {letter}", "1"): (f"have {letter}", "1", "R"),
+            (f"last {letter}", letter): ("back", "_", "L"),
+            (f"last {letter}", other): ("no", other, "L"),
+            (f"last {letter}", "_"): ("yes", "_", "L"),  # the letter in the middle
+            ("back", letter): ("back", letter, "L"),
+        }
+    return TuringMachine(table, start="start", blank="_", halting=["yes", "no"])
+
+
+_BEAVERS = {
+    2: "1RB 1LB  1LA 1RH",
+    3: "1RB 1RH  0RC 1RB  1LC 1LA",
+    4: "1RB 1LB  1LA 0LC  1RH 1LD  1RD 0RA",
+}
+
+
+def busy_beaver(n_states: int) -> TuringMachine:
+    """The machine of 2, 3 or 4 states, halting not counted, that leaves the most ones and halts.
+
+    4 ones in 6 steps, 6 in 14, 13 in 107.
+    """
+    if n_states not in _BEAVERS:
+        raise ValueError(f"n_states: 2, 3 or 4 is needed, got {n_states!r}")
+    entries = _BEAVERS[n_states].split()
+    keys = [(state, symbol) for state in "ABCD"[:n_states] for symbol in "01"]
+    return TuringMachine(
+        {key: (entry[2], entry[0], entry[1]) for key, entry in zip(keys, entries, strict=True)},
+        start="A",
+        blank="0",
+        halting=["H"],
+    )

@@ -1,0 +1,257 @@
+"""Programs: lookups over a record's attributes, compiled to heads and run.
+
+The next token is the sum of what all lookups write. Compiled, a lookup becomes one head for each
+set of queries that write alike:
+
+    V_h[write(v), v] = weight        Q_h[match(q), q] = 1        y = sum_h V_h S Q_h z
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from ..datasets import Seed, _generator
+from ..floats import as_array
+from ..heads import Heads
+from ..memory import require_memory
+from ..result import Fit
+from ..tokens import Floats, as_size
+from .family import Family
+from .layer import Indices, Layer
+from .lookup import Lookup, Table
+from .record import Record, Token, Value
+from .running import run_many, run_one
+
+Decoded: TypeAlias = "dict[str, Value | dict[Value, float]]"
+Context: TypeAlias = "Sequence[Token] | Floats"
+"""Tokens as dictionaries, or encoded (n, d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A context and the tokens that a layer appended to it."""
+
+    tokens: Floats = field(repr=False)
+    """(n + appended, d), encoded."""
+    n_context: int
+
+    def __len__(self) -> int:
+        """Return the number of tokens appended."""
+        return len(self.tokens) - self.n_context
+
+    @property
+    def context(self) -> Floats:
+        """(n, d)."""
+        return self.tokens[: self.n_context]
+
+    @property
+    def appended(self) -> Floats:
+        """(appended, d)."""
+        return self.tokens[self.n_context :]
+
+    def pairs(self) -> list[tuple[Floats, Floats]]:
+        """Training pairs: each prefix (n, d), a view, and the token (d,) that follows it."""
+        return [(self.tokens[:t], self.tokens[t]) for t in range(self.n_context, len(self.tokens))]
+
+
+class Program:
+    """A program of lookups.
+
+    Parameters
+    ----------
+    record
+        The layout of the tokens.
+    instructions
+        Lookups; what they write is added up.
+    slots
+        The contexts it is meant for, as alternatives for each token (:class:`Family`). Needed for
+        random traces and certificates, not for running.
+    tokens_per_step
+        Tokens that one step appends.
+
+    Examples
+    --------
+    A counter modulo 3: the token after ``digit`` d has the digit d + 1, found by asking the start.
+
+    >>> from linattn_fast import programs
+    >>> record = programs.Record(digit=3, start=1)
+    >>> count = programs.if_then("digit", lambda d: (d + 1) % 3, "digit", anchor=("start", 0))
+    >>> program = programs.Program(record, [count])
+    >>> run = program.run(program.heads(), [{"start": 0, "digit": 0}], steps=4)
+    >>> [token["digit"] for token in program.decode(run.appended)]
+    [1, 2, 0, 1]
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        instructions: Sequence[Lookup],
+        *,
+        slots: Sequence[Sequence[Token]] | None = None,
+        tokens_per_step: int = 1,
+    ) -> None:
+        if not isinstance(record, Record):
+            raise TypeError(f"record: a Record is needed, got {type(record).__name__}")
+        self.record = record
+        self.instructions = tuple(instructions)
+        if not self.instructions:
+            raise ValueError("instructions: at least one is needed, got none")
+        for each in self.instructions:
+            if not isinstance(each, Lookup):
+                raise TypeError(f"instructions: Lookups are needed, got {type(each).__name__}")
+        self.tables = tuple(Table.of(each, record) for each in self.instructions)
+        """The instructions in coordinates."""
+        self.tokens_per_step = as_size(tokens_per_step, "tokens_per_step")
+        self._family = None if slots is None else Family(record, slots)
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a token."""
+        return self.record.d
+
+    @property
+    def description(self) -> str:
+        """What certificates call it."""
+        return f"{type(self).__name__}(d={self.d}, {len(self.instructions)} instructions)"
+
+    def __repr__(self) -> str:
+        return self.description
+
+    @property
+    def family(self) -> Family:
+        """The contexts it is meant for."""
+        if self._family is None:
+            raise ValueError(
+                "slots: this program was made without its contexts; give Program(slots=..) the "
+                "alternatives for each token of a context"
+            )
+        return self._family
+
+    # ----------------------------------------------------------------------------------- as a layer
+
+    @cached_property
+    def entries(self) -> tuple[Indices, Indices, Indices, Indices, Floats]:
+        """The layer entry by entry, y[out] += weight S[j,k] z[l]: out, j, k, l and weight."""
+        rows = [
+            (out, j, table.keys[l], l, weight)
+            for table in self.tables
+            for l, values in table.writes.items()
+            for j, written in values.items()
+            for out, weight in written
+        ]
+        columns = np.array(rows or np.zeros((0, 5))).T
+        out, j, k, l = columns[:4].astype(np.intp)
+        return out, j, k, l, columns[4]
+
+    def heads(self) -> Heads:
+        """Compile the program: heads (V_h, Q_h) that compute its next token."""
+        groups = []
+        for table in self.tables:
+            alike: dict[tuple[tuple[int, tuple[tuple[int, float], ...]], ...], list[int]] = {}
+            for l, values in table.writes.items():
+                alike.setdefault(tuple(values.items()), []).append(l)
+            groups += [(table, written, queries) for written, queries in alike.items()]
+        H = max(1, len(groups))
+        require_memory(4 * 8 * H * self.d**2, f"heads: {H} heads of d = {self.d}")
+        V, Q = np.zeros((H, self.d, self.d)), np.zeros((H, self.d, self.d))
+        for h, (table, written, queries) in enumerate(groups):
+            for j, outputs in written:
+                for out, weight in outputs:
+                    V[h, out, j] += weight
+            for l in queries:
+                Q[h, table.keys[l], l] = 1.0
+        return Heads(V, Q)
+
+    @cached_property
+    def layer(self) -> Layer:
+        """The program itself, ready to run, without heads being formed."""
+        return Layer.of_entries(self.d, *self.entries)
+
+    def interpret(self, tokens: Sequence[Token]) -> dict[str, dict[Value, float]]:
+        """The next token in plain Python, with no linear algebra: what the heads must compute.
+
+        Attribute to value to weight, of what is not zero.
+        """
+        records = [self.record.weights(self.record.vector(token)) for token in tokens]
+        sums = np.zeros(self.d)
+        for lookup in self.instructions:
+            for asked, amount in records[-1].get(lookup.query, {}).items():
+                wanted = lookup.match(asked)
+                for each in records:
+                    found = 0.0 if wanted is None else each.get(lookup.key, {}).get(wanted, 0.0)
+                    for value, weight in each.get(lookup.value, {}).items():
+                        written = self.record.vector(lookup.written(asked, value))
+                        sums += amount * found * weight * written
+        return self.record.weights(sums)
+
+    # -------------------------------------------------------------------------------------- running
+
+    def encode(self, context: Context) -> Floats:
+        """Tokens as an array (n, d); an array is checked and returned as float64."""
+        if isinstance(context, np.ndarray):
+            Z = np.asarray(as_array(context, "context"), dtype=np.float64)
+            if Z.ndim != 2 or Z.shape[1] != self.d or len(Z) == 0:
+                raise ValueError(
+                    f"context: an array (n, {self.d}) is needed, n > 0, got shape {Z.shape}"
+                )
+            if not np.isfinite(Z).all():
+                raise ValueError("context: must be finite")
+            return Z
+        if len(context) == 0:
+            raise ValueError("context: at least one token is needed, got none")
+        return np.array([self.record.vector(token) for token in context])
+
+    def decode(self, tokens: object) -> list[Decoded]:
+        """Array (n, d), or a :class:`Run`, as tokens; see :meth:`Record.token`."""
+        Z = tokens.tokens if isinstance(tokens, Run) else as_array(tokens, "tokens")
+        if Z.ndim != 2:
+            raise ValueError(f"tokens: an array (n, {self.d}) is needed, got shape {Z.shape}")
+        return [self.record.token(z) for z in Z]
+
+    def run(
+        self,
+        heads: Heads | Fit | Layer | Program | None,
+        context: Context,
+        steps: int,
+        *,
+        until: Callable[[Floats], bool] | None = None,
+    ) -> Run:
+        """Let a layer append tokens to a context, rounding each.
+
+        Parameters
+        ----------
+        heads
+            Compiled or learned: :class:`Heads`, a :class:`Fit` (its coefficients), or None for the
+            program itself.
+        context
+            Tokens, or an array (n, d).
+        steps
+            Steps, at most; each appends ``tokens_per_step`` tokens. An output of zeros ends the
+            run.
+        until
+            Function of a token (d,): the run ends after a token for which it is true.
+        """
+        layer = Layer.of(self if heads is None else heads, self.d)
+        Z = self.encode(context)
+        tokens = as_size(steps, "steps", least=0) * self.tokens_per_step
+        require_memory(8 * (len(Z) + tokens) * self.d, f"steps: a run of {tokens} tokens")
+        return Run(run_one(layer, Z, tokens, until), len(Z))
+
+    def trace(self, context: Context, steps: int) -> Run:
+        """Run the program itself; ``trace.pairs()`` are training pairs."""
+        return self.run(self.layer, context, steps)
+
+    def traces(self, number: int, steps: int, seed: Seed = None) -> list[Run]:
+        """Run the program on random contexts of its family."""
+        number = as_size(number, "number")
+        tokens = as_size(steps, "steps") * self.tokens_per_step
+        Z = self.family.sample(number, _generator(seed))
+        runs = run_many(self.layer, Z, tokens)
+        n = Z.shape[1]
+        lengths = n + runs[:, n:].any(axis=2).cumprod(axis=1).sum(axis=1)
+        return [Run(run[:length], n) for run, length in zip(runs, lengths, strict=True)]

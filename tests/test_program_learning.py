@@ -1,0 +1,222 @@
+"""Programs learned from traces: what is covered, what is right, and the certificate of both."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import linattn_fast as la
+from linattn_fast import programs
+from linattn_fast.programs import certifying
+from linattn_fast.programs.determined import Determined
+from linattn_fast.programs.running import run_many
+
+
+@pytest.fixture(scope="module")
+def automata():
+    return programs.DfaSimulator(3, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def few(automata):
+    """Learned from too few traces."""
+    return programs.learn(automata, automata.traces(100, 4, seed=0))
+
+
+@pytest.fixture(scope="module")
+def enough(automata):
+    return programs.learn(automata, automata.traces(500, 4, seed=0))
+
+
+@pytest.fixture(scope="module")
+def turing():
+    return programs.TuringSimulator(2, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def universal(turing):
+    """The universal machine from 150 traces of 12 steps."""
+    return programs.learn(turing, turing.traces(150, 12, seed=0))
+
+
+# ----------------------------------------------------------------------------------------- automata
+
+
+def test_all_automata_are_simulated_and_covered_after_500_traces(automata, enough):
+    assert automata.family.count == 729 * 16
+    (Z,) = automata.family.chunks(20_000)
+    learned = run_many(programs.Layer.of(enough, automata.d), Z, 8)
+    np.testing.assert_array_equal(learned, run_many(automata.layer, Z, 8))
+    proved = programs.certify(enough, automata)
+    assert (proved.verdict, proved.method, proved.steps) == ("covered", "invariants", None)
+    counted = programs.certify(enough, automata, method="exhaustive", steps=4)
+    assert (counted.verdict, counted.covered_runs, counted.right_runs) == ("covered", 11664, 11664)
+
+
+def test_with_too_few_traces_the_certificate_says_so_and_covered_answers_are_right(automata, few):
+    found = programs.certify(few, automata, steps=4)
+    assert (found.verdict, found.method, found.runs) == ("not covered", "exhaustive", 11664)
+    assert 0 < found.covered_runs < found.right_runs < found.runs
+    assert found.covered_but_wrong == 0
+    assert found.at_least == found.covered_runs / found.runs
+    assert "no proof for any number of steps" in found.evidence
+
+
+def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
+    runs = automata.traces(60, 4, seed=9)
+    Z = [prefix for run in runs for prefix, _ in run.pairs()]
+    layer, determined = programs.Layer.of(few, automata.d), Determined(few)
+    covers, residuals = few.certificate.covers(Z, return_residual=True)
+    mine = np.array([determined.asked(z[-1]).residuals(layer.sums(z[None]))[0] for z in Z])
+    assert 0 < covers.mean() < 1
+    np.testing.assert_array_equal(mine <= determined.tolerance, covers)
+    seen = residuals < 1  # unseen features count as 1 there, and as what they are here
+    np.testing.assert_allclose(mine[seen], residuals[seen], atol=1e-9)
+
+
+def test_blocks_and_the_whole_agree_on_what_is_covered():
+    simulator = programs.DfaSimulator(2, 2, 3)
+    traces = simulator.traces(40, 3, seed=3)
+    found = [
+        programs.certify(
+            programs.learn(simulator, traces, solver=solver), simulator, method="sampled", steps=3
+        )
+        for solver in ("blocks", "dual")
+    ]
+    assert 0 < found[0].covered_answers < found[0].answers
+    assert found[0].covered_answers == found[1].covered_answers
+    assert found[0].right_answers == found[1].right_answers
+    assert found[0].rank == found[1].rank
+
+
+def test_a_fit_that_is_wrong_on_what_is_covered_is_found_out(automata, enough):
+    """The certificate compares the fit with the program, and does not only look at the range."""
+    broken = replace(enough, coefficients=enough.coefficients + 0.05)
+    counted = programs.certify(broken, automata, method="exhaustive", steps=4)
+    assert counted.covered_but_wrong > 0
+    assert programs.certify(broken, automata, method="invariants").exact_steps < 4
+
+
+# ---------------------------------------------------------------------------------- Turing machines
+
+
+def test_the_universal_machine_is_learned_from_150_traces_of_12_steps(turing, universal):
+    found = programs.certify(universal, turing)
+    assert found.verdict == "covered"
+    assert (found.rank, found.steps, found.contexts) == (1294, None, 4096 * 8 * 6)
+    assert found.exact_steps > 1e9
+    assert "any number of steps" in found.evidence
+
+
+def test_machines_of_all_kinds_are_simulated_by_the_learned_layer(turing, universal):
+    """Every seventh machine with every tape, from every start that comes with it."""
+    layer, done = programs.Layer.of(universal, turing.d), 0
+    for Z in turing.family.chunks(8192):
+        part = Z[:: 7 * 6 + 1]
+        np.testing.assert_array_equal(run_many(layer, part, 24), run_many(turing.layer, part, 24))
+        done += len(part)
+    assert done > 4500
+
+
+def test_runs_of_1000_steps_stay_exact(turing, universal):
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        machine = programs.TuringMachine.random(2, 2, rng)
+        word = rng.integers(2, size=3).tolist()
+        done = turing.execute(machine, word, steps=1000, heads=universal)
+        assert done == machine.run(word, n_cells=3, steps=1000)
+        assert len(done) == 1000
+
+
+def test_a_machine_of_the_user_s_own_runs_on_the_learned_layer(turing, universal):
+    """One state that works, and one that halts: write ones until there is one already."""
+    machine = programs.TuringMachine(
+        {("go", "0"): ("go", "1", "R"), ("go", "1"): ("stop", "1", "L")}, halting=["stop"]
+    )
+    done = turing.execute(machine, "00", steps=50, heads=universal)
+    assert (done.text, done.state, len(done)) == ("111", "stop", 4)
+
+
+# ------------------------------------------------------------------------------------- certificates
+
+
+def test_the_certificate_goes_into_the_saved_model(automata, enough, tmp_path):
+    found = programs.certify(enough, automata)
+    enough.with_program(found).save(tmp_path / "model.npz")
+    loaded = la.load(tmp_path / "model.npz")
+    assert loaded.program == found
+    automaton, word = programs.Automaton.random(3, 2, 1), [0, 1, 1, 0]
+    run = automata.run(loaded, automata.context(automaton, word), 4)
+    assert automata.states(run) == automaton.run(word)
+    enough.save(tmp_path / "plain.npz")
+    assert la.load(tmp_path / "plain.npz").program is None
+    with pytest.raises(ValueError, match="fit: one with a certificate that still has its moments"):
+        programs.certify(loaded, automata)
+
+
+def test_samples_give_the_bound_of_their_number(automata, enough, few):
+    found = programs.certify(enough, automata, method="sampled", samples=100, steps=4)
+    assert (found.verdict, found.runs, found.confidence) == ("undecided", 100, 0.95)
+    assert found.at_least == pytest.approx(0.05 ** (1 / 100))  # about 1 - 3/n
+    assert "sampled, not proved" in found.evidence
+    some = programs.certify(few, automata, method="sampled", samples=300, steps=4, confidence=0.9)
+    assert 0 < some.covered_runs < 300
+    assert some.verdict == "not covered"
+    # Clopper and Pearson: with that fraction, as many covered runs have probability 1 - confidence
+    chance = binom.sf(some.covered_runs - 1, 300, some.at_least)
+    assert chance == pytest.approx(0.1)
+
+
+def test_auto_samples_where_contexts_are_too_many(automata, few, monkeypatch):
+    monkeypatch.setattr(certifying, "_EXHAUSTIVE_UP_TO", 1000)
+    assert programs.certify(few, automata, steps=4, samples=50).method == "sampled"
+
+
+def test_progress_is_reported_chunk_by_chunk(automata, few, monkeypatch):
+    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 40_000_000)
+    calls = []
+    programs.certify(
+        few, automata, method="exhaustive", steps=4, progress=lambda *call: calls.append(call)
+    )
+    assert len(calls) > 3
+    assert calls[-1] == (11664, 11664)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+
+
+def test_chunks_change_nothing(automata, few, monkeypatch):
+    whole = programs.certify(few, automata, method="exhaustive", steps=2)
+    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 10_000_000)
+    assert programs.certify(few, automata, method="exhaustive", steps=2) == whole
+
+
+def test_pairs_that_training_never_saw_are_not_covered():
+    """Traces with one letter alone: the other letter's features do not even exist in the fit."""
+    simulator = programs.DfaSimulator(2, 2, 2)
+    automata = [programs.Automaton.random(2, 2, seed) for seed in range(40)]
+    contexts = [simulator.context(automaton, [0, 0]) for automaton in automata]
+    fit = programs.learn(simulator, [simulator.trace(context, 2) for context in contexts])
+    found = programs.certify(fit, simulator, steps=2)
+    assert found.verdict == "not covered"
+    assert found.covered_but_wrong == 0
+    assert 0 < found.covered_runs <= found.runs / 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p, f: programs.learn("x", []), "program: a Program is needed, got str"),
+        (lambda p, f: programs.learn(p, []), "traces: at least one step is needed"),
+        (lambda p, f: programs.learn(p, [1]), "traces: Runs are needed, got int"),
+        (lambda p, f: programs.certify(p, p), "fit: a Fit is needed"),
+        (lambda p, f: programs.certify(f, "x"), "program: a Program is needed"),
+        (lambda p, f: programs.certify(f, p, method="x"), "method: 'auto', 'invariants'"),
+        (lambda p, f: programs.certify(f, p, samples=0), "samples: "),
+        (lambda p, f: programs.certify(f, p, confidence=1.5), "confidence: a number between"),
+        (lambda p, f: programs.certify(f, programs.DfaSimulator(2, 2, 2)), "heads: d = d_out"),
+        (lambda p, f: f.with_program("x"), "certificate: a ProgramCertificate is needed"),
+    ],
+)
+def test_errors_name_the_argument(call, message, automata, few):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(automata, few)
