@@ -28,7 +28,7 @@ _HEADS, _DIMENSIONS, _SCALES = (
     (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
 )
 _QUICK_HEADS, _QUICK_DIMENSIONS, _QUICK_SCALES = (1, 2), (4, 5), (1.0, 16.0)
-_EQUATIONS = (1.5, 3.0, 10.0)
+_EQUATIONS = (1.5, 3.0, 10.0, 50.0)
 """For each unknown."""
 _BITS, _QUICK_BITS, _PARITY_D, _PARITY_N = (1, 2, 3, 4), (1, 3), 10, 500
 _INSTANCES, _QUICK_INSTANCES, _PARITIES = 8, 2, 5
@@ -150,7 +150,7 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
     for axis, (panel, key, label) in zip(axes, panels, strict=False):
         mine = [r for r in rows if r["panel"] == panel]
         values = sorted({float(str(r[key])) for r in mine})
-        for ratio, mark in zip(_EQUATIONS, "osd", strict=True):
+        for ratio, mark in zip(_EQUATIONS, "osd^", strict=True):
             rates = [
                 _rate([r for r in mine if r[key] == v and r["equations_per_unknown"] == ratio])
                 for v in values
@@ -162,7 +162,7 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
         else:
             axis.set_xticks(values)
     axes[0].set_ylabel("learned")
-    axes[0].legend(fontsize=8, loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     parities = [r for r in rows if r["panel"] == "parity"]
     axes[3].semilogy(
         [r["bits"] for r in parities], [max(float(str(r["error"])), 1e-16) for r in parities], "x"
