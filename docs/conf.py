@@ -55,6 +55,7 @@ numpydoc_validation_checks = {
 RESULTS = (
     "AlphaChoice", "BackendInfo", "Certificate", "ContextDataset", "Fit", "FitInfo", "HeadMatch",
     "HeadPath", "LayerDataset", "Recovery", "RidgePath",
+    "Case", "Comparison", "HeldOut", "Identifiability", "Report", "Start",
 )  # fmt: skip
 """Classes that functions return and nobody calls: their fields are documented one by one."""
 numpydoc_validation_exclude = {rf"^linattn_fast\.(\w+\.)?({'|'.join(RESULTS)})$", r"\.__\w+__$"}

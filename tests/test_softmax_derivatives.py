@@ -9,6 +9,7 @@ from linattn_fast.backend import cpu
 from linattn_fast.softmax.attention import attention, read, sensitivities
 from linattn_fast.softmax.definite import solve_definite, squared
 from linattn_fast.softmax.examples import Examples
+from linattn_fast.softmax.identifiability import identifiability
 from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
 from linattn_fast.softmax.planted import planted_layer, uniform_tokens
 from linattn_fast.softmax.reduced import Objective
@@ -87,6 +88,20 @@ def test_the_normal_matrix_is_that_of_the_projected_jacobian(rng, ragged, compil
     assert np.allclose(normal.diagonal, np.diag(J.T @ J), rtol=1e-6)
     C = np.einsum("qr,qon->ron", point.B, J.reshape(-1, 2, Theta.size))
     assert np.abs(normal.cross - C).max() < 1e-7 * size
+
+
+def test_standard_errors_are_those_of_the_whole_regression(rng):
+    """cov = sigma^2 ([J, B]'[J, B])^-1 over Theta and W together."""
+    X, Y = rng.standard_normal((40, 4, 3)), rng.standard_normal((40, 4, 2))
+    problem = objective(X, Y)
+    Theta = rng.standard_normal((2, 3, 3))
+    point = problem.at(Theta)
+    whole = np.hstack([jacobian(problem, Theta, point.W), np.kron(point.B, np.eye(2))])
+    variance = np.sum(point.known.residual**2) / (len(whole) - whole.shape[1])
+    expected = np.sqrt(variance * np.diag(np.linalg.inv(whole.T @ whole)))
+    known = identifiability(point)
+    found = np.concatenate([known.theta_errors.ravel(), known.value_errors.ravel()])
+    assert np.allclose(found, expected, rtol=1e-5)
 
 
 @needs_cpu

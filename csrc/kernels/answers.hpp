@@ -32,12 +32,14 @@ void answer_tokens(const T* z, std::int64_t tokens, std::int64_t d, const double
       for (int i = 0; i < lanes; ++i) y[(t + i) * step] = found[i];
     }
   }
-  if (t == tokens) return;
   // The last ones from a copy, for nothing may lie behind them.
-  T end[(lanes - 1) * longest_answered + V * lanes] = {};
-  for (std::int64_t i = 0; i < (tokens - t) * d; ++i) end[i] = z[t * d + i];
-  const Lanes found = answers<T, V>(end, d, factors);
-  for (std::int64_t i = 0; i < tokens - t; ++i) y[(t + i) * step] = found[i];
+  for (; t < tokens; t += lanes) {
+    const std::int64_t count = least(lanes, tokens - t);
+    T end[(lanes - 1) * longest_answered + V * lanes] = {};
+    for (std::int64_t i = 0; i < count * d; ++i) end[i] = z[t * d + i];
+    const Lanes found = answers<T, V>(end, d, factors);
+    for (std::int64_t i = 0; i < count; ++i) y[(t + i) * step] = found[i];
+  }
 }
 
 template <typename T, int V>

@@ -24,14 +24,16 @@ from .figure import Figure, Finding, Settings
 _M, _D, _K, _LOGITS = 2, 6, 4, 4.0
 _HEADS, _DIMENSIONS, _SCALES = (
     (1, 2, 3, 4, 5),
-    (4, 6, 8, 10, 12),
+    (4, 6, 8, 10),
     (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
 )
 _QUICK_HEADS, _QUICK_DIMENSIONS, _QUICK_SCALES = (1, 2), (4, 5), (1.0, 16.0)
-_EQUATIONS = (1.5, 3.0, 10.0)
+_EQUATIONS = (1.5, 3.0, 10.0, 50.0)
 """For each unknown."""
 _BITS, _QUICK_BITS, _PARITY_D, _PARITY_N = (1, 2, 3, 4), (1, 3), 10, 500
-_INSTANCES, _QUICK_INSTANCES, _PARITIES = 10, 2, 5
+_INSTANCES, _QUICK_INSTANCES, _PARITIES = 8, 2, 5
+_STARTS = 4
+"""At most."""
 _LEARNED, _TESTS = 1e-6, 300
 
 
@@ -44,7 +46,7 @@ def _planted(
     truth = planted_layer(rng, m, d, logits=logits)
     X, new = uniform_tokens(rng, N, _K, d), uniform_tokens(rng, _TESTS, _K, d)
     start = time.perf_counter()
-    found = fit(X, truth(X), heads=m)
+    found = fit(X, truth(X), heads=m, starts=_STARTS)
     seconds = time.perf_counter() - start
     expected = np.asarray(truth(new))
     error = float(np.linalg.norm(np.asarray(found.predict(new)) - expected))
@@ -66,7 +68,7 @@ def _parity(bits: int, seed: Any) -> dict[str, object]:
     """Try to learn a parity."""
     X = uniform_tokens(np.random.default_rng(seed), _PARITY_N, _K, _PARITY_D)
     start = time.perf_counter()
-    report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=4).report
+    report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=_STARTS).report
     return {
         "panel": "parity",
         "heads": _M,
@@ -117,8 +119,8 @@ def _run(settings: Settings) -> Finding:
     least = min(float(str(r["error"])) for r in hard)
     wrongly = sum(r["verdict"] == "learned" and float(str(r["error"])) > _LEARNED for r in rows)
     lines = [
-        f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {processor()}, "
-        f"{get_num_threads()} threads.",
+        f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {_STARTS} starts at most, "
+        f"{processor()}, {get_num_threads()} threads.",
         "Learned (error on new sequences below 1e-6), all heads, dimensions and logits together:",
         *(f"  {ratio:g} equations an unknown: {rates[ratio]:.0%}" for ratio in _EQUATIONS),
         f'Parities of 3 and more of {_PARITY_D} bits: {failed} of {len(hard)} "not learned", least '
@@ -148,7 +150,7 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
     for axis, (panel, key, label) in zip(axes, panels, strict=False):
         mine = [r for r in rows if r["panel"] == panel]
         values = sorted({float(str(r[key])) for r in mine})
-        for ratio, mark in zip(_EQUATIONS, "osd", strict=True):
+        for ratio, mark in zip(_EQUATIONS, "osd^", strict=True):
             rates = [
                 _rate([r for r in mine if r[key] == v and r["equations_per_unknown"] == ratio])
                 for v in values
@@ -160,7 +162,7 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
         else:
             axis.set_xticks(values)
     axes[0].set_ylabel("learned")
-    axes[0].legend(fontsize=8, loc="lower left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     parities = [r for r in rows if r["panel"] == "parity"]
     axes[3].semilogy(
         [r["bits"] for r in parities], [max(float(str(r["error"])), 1e-16) for r in parities], "x"

@@ -17,6 +17,8 @@ from .starts import SOLVED
 
 UNKNOWNS = 2000
 """Entries of Theta above which L-BFGS is taken."""
+_EXACT = 1e-11
+"""A relative training error that is not worth another step."""
 _MEMORY = 30
 _STALL, _STALLED = 200, 0.97
 _FTOL = 1e-10
@@ -44,7 +46,7 @@ class _Evaluations:
         self.history.append(self.best.loss)
         if self.watch is not None:
             self.watch(self.best.error)
-        if self.best.error <= 0.1 * SOLVED or self._stalled():
+        if self.best.error <= _EXACT or self._stalled():
             raise _Done
         # The logarithm has steps of one size all the way down to an exact fit
         return float(np.log(point.loss)), point.gradient().reshape(-1) / point.loss

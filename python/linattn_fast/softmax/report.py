@@ -26,7 +26,7 @@ Verdict: TypeAlias = Literal["learned", "fits, not identified", "not learned"]
 
 _WORSE_THAN_TRAINING = 3.0
 """Held-out over training error, above which the training error says nothing."""
-_ROUNDING = 1e-8
+_ROUNDING = 1e-6
 """Errors below are not compared."""
 
 

@@ -21,8 +21,8 @@ from .reduced import Objective
 
 NORMS = (2.0, 0.5, 4.0)
 """Of each head's Theta, in turn."""
-SOLVED = 1e-10
-"""Relative training error of a fit that is exact but for rounding."""
+SOLVED = 1e-8
+"""Relative training error of a fit that is exact but for rounding, which grows with the logits."""
 _TRIED_REMOVALS = 3
 
 
