@@ -21,8 +21,12 @@ MODULES = [
     if not info.name.split(".")[-1].startswith("_c")  # compiled
 ]
 WITH_TORCH = (
-    "torch_layer", "softmax.torch_module", "paper.memory_training", "paper.models", "paper.training",
-)  # fmt: skip
+    "torch_layer",
+    "softmax.torch_module",
+    "paper.memory_training",
+    "paper.models",
+    "paper.training",
+)
 OPTIONAL = {"dask": "dask.array"} | dict.fromkeys(WITH_TORCH, "torch")
 """What the examples of a module need, or the module itself."""
 

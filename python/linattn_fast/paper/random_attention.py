@@ -54,7 +54,7 @@ class Plan:
     sequences: int = 2048
     length: int = 100
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
-    layers: tuple[int, ...] = (2,)
+    layers: tuple[int, ...] = (2, 4)
     """One head each; a single layer is among ``heads``."""
     rates: tuple[float, ...] = (0.01, 0.001)
     batches: tuple[int, ...] = (32, 64)
