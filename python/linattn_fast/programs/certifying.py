@@ -263,11 +263,12 @@ def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, 
     difference = learned.action(z).many(s) - program.action(z).many(theirs)  # (m, d)
     # The sums of n_pairs products that a run forms are themselves rounded
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
-    rounding = s.shape[1] * EPS * float(np.linalg.norm(M, axis=0).max())
+    rounding = float(s.shape[1] * EPS * np.linalg.norm(M, axis=0).max())
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
     R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
     answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
-    return float(np.max(np.linalg.norm(answers, axis=0))) + rounding
+    largest: float = np.linalg.norm(answers, axis=0).max()
+    return float(largest) + rounding
 
 
 def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:

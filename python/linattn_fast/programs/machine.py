@@ -54,10 +54,10 @@ class TuringMachine:
     ...     blank="_", halting=["yes", "no"],
     ... )
     >>> print(machine)
-    state |        1        _
+    state |        _        1
     ------+------------------
-     even |   _R odd    _L yes
-      odd |  _R even     _L no
+     even |   _L yes   _R odd
+      odd |    _L no  _R even
     starts in even, halts in yes, no, blank is _
     >>> machine.run("111", n_cells=5, steps=10).state
     'no'
@@ -142,7 +142,6 @@ class TuringMachine:
             raise ValueError(f"at: a cell from 0 to {n_cells - 1} is needed, got {at}")
         if len(word) > n_cells:
             raise ValueError(f"word: at most {n_cells} symbols are needed, got {len(word)}")
-        tape = [0] * n_cells
         tape = [self.symbols.index(self.blank)] * n_cells
         for i, symbol in enumerate(word):
             if symbol not in self.symbols:
