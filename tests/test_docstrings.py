@@ -20,7 +20,14 @@ MODULES = [
     for info in pkgutil.walk_packages(la.__path__, "linattn_fast.")
     if not info.name.split(".")[-1].startswith("_c")  # compiled
 ]
-OPTIONAL = {"dask": "dask.array", "torch_layer": "torch", "softmax.torch_module": "torch"}
+WITH_TORCH = (
+    "torch_layer",
+    "softmax.torch_module",
+    "paper.memory_training",
+    "paper.models",
+    "paper.training",
+)
+OPTIONAL = {"dask": "dask.array"} | dict.fromkeys(WITH_TORCH, "torch")
 """What the examples of a module need, or the module itself."""
 
 

@@ -67,6 +67,16 @@ def test_noise_anywhere_means_a_fit_of_all_data(rng, where):
     np.testing.assert_allclose(fit.coefficients, expected, rtol=1e-9, atol=1e-13)
 
 
+def test_noise_in_a_small_output_beside_a_large_one_is_not_overlooked(rng):
+    Z, y, _ = data(rng)
+    y = y * np.array([1e15, 1.0])
+    y[..., 1] += 0.1 * rng.standard_normal(y.shape[:2])
+    fit = learned(Z, y, positions="causal", heads=None)
+    assert not from_a_part(fit)
+    expected = la.fit(Z, y[..., 1], positions="causal", heads=None, solver="cholesky")
+    np.testing.assert_allclose(fit.coefficients[1:], expected.coefficients, rtol=1e-9, atol=1e-12)
+
+
 def test_a_part_that_determines_nothing_is_not_believed(rng):
     # The first half lies in a plane, where many layers fit exactly
     Z, _, truth = data(rng)

@@ -37,7 +37,7 @@ def small_fig2(monkeypatch):
     """Two keys and values, 40 features, and fewer samples."""
     monkeypatch.setattr(fig2, "_D", 2)
     monkeypatch.setattr(fig2, "_SAMPLES", 600)
-    monkeypatch.setattr(fig2, "_QUICK", fig2._Plan((0.5, 0.7, 0.85), 10, (1, 2), 2048, 1, 3))
+    monkeypatch.setattr(fig2, "_QUICK", fig2._Plan((0.5, 0.7, 0.85), 4, (1, 2), 2048, 1, 3))
 
 
 def run(capsys, *argv):
@@ -86,9 +86,9 @@ def test_figure_2a_needs_no_torch_and_says_what_is_left_out(capsys, tmp_path, sm
     lambdas, distances = zip(*means, strict=True)
     assert list(lambdas) == sorted(lambdas, reverse=True)
     assert list(distances) == sorted(distances)
-    # The mean of squares is what theory says; 30 data sets with a few directions that matter each
+    # The mean of squares is what theory says; 12 data sets with a few directions that matter each
     ratio = np.mean([(float(r["distance"]) / float(r["expected_distance"])) ** 2 for r in noisy])
-    assert 0.7 < ratio < 1.4
+    assert 0.5 < ratio < 2
     (alone,) = [row for row in rows if not float(row["noise"])]
     assert alone["verdict"] == "not identifiable"
     assert float(alone["distance"]) > 0.1

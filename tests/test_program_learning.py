@@ -1,5 +1,6 @@
 """Programs learned from traces: what is covered, what is right, and the certificate of both."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import binom
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs import certifying
+from linattn_fast.programs import certifying, examining
 from linattn_fast.programs.determined import Determined
 from linattn_fast.programs.running import run_many
 
@@ -75,6 +76,40 @@ def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
     np.testing.assert_allclose(mine[seen], residuals[seen], atol=1e-9)
 
 
+def test_a_feature_that_was_never_seen_is_not_covered(automata, enough):
+    """A token of the end among those of the beginning: known by itself, but not to that query."""
+    run = automata.traces(1, 4, seed=0)[0]
+    prefix, end = run.tokens[: run.n_context], run.tokens[-2:-1]
+    layer, determined = programs.Layer.of(enough, automata.d), Determined(enough)
+    for Z, expected in ((prefix, True), (np.concatenate([end, prefix]), False)):
+        assert enough.certificate.covers([Z]).tolist() == [expected]
+        residual = determined.asked(Z[-1]).residuals(layer.sums(Z[None]))
+        assert (residual <= determined.tolerance).tolist() == [expected]
+
+
+def test_pairs_outside_the_fit_are_seen_as_long_as_they_do_not_cancel():
+    simulator = programs.TuringSimulator(1, 2, 2)
+    layer = programs.Layer.of(simulator, simulator.d)  # has the pairs (cell, symbol), (key, action)
+    record = simulator.record
+    a, b = {"cell": 0, "head": (1, 0)}, {"cell": 0, "symbol": {0: 1}}
+    strange = record.vector(a)  # cell with head, which the layer has no pair for
+    known = record.vector(b)
+    runs = np.array([[known * 0, strange, known, strange * 0], [known * 0] * 4])
+    back = strange.copy()
+    back[record.coordinate("cell", 0)] *= -1
+    runs[1, 1], runs[1, 2] = strange, back  # the products of the pair cancel
+    diagonals = [(int(i), int(i)) for i in np.flatnonzero(strange)] + [
+        (record.coordinate("cell", 0),) * 2,
+        (record.coordinate("symbol", 0),) * 2,
+    ]
+    pairs = np.array(sorted({*map(tuple, layer.pairs.tolist()), *diagonals}))
+    wider = programs.Layer(simulator.d, simulator.d, pairs, layer._maps)
+    assert examining._strange(wider, runs).tolist() == [
+        [False, True, True, True],
+        [False, True, False, False],
+    ]
+
+
 def test_blocks_and_the_whole_agree_on_what_is_covered():
     simulator = programs.DfaSimulator(2, 2, 3)
     traces = simulator.traces(40, 3, seed=3)
@@ -95,7 +130,10 @@ def test_a_fit_that_is_wrong_on_what_is_covered_is_found_out(automata, enough):
     broken = replace(enough, coefficients=enough.coefficients + 0.05)
     counted = programs.certify(broken, automata, method="exhaustive", steps=4)
     assert counted.covered_but_wrong > 0
-    assert programs.certify(broken, automata, method="invariants").exact_steps < 4
+    assert (counted.verdict, counted.covered_runs) == ("undecided", counted.runs)
+    proof = programs.certify(broken, automata, method="invariants")
+    assert proof.verdict == "undecided"
+    assert "does not fit its data" in proof.evidence
 
 
 # ---------------------------------------------------------------------------------- Turing machines
@@ -153,6 +191,16 @@ def test_the_certificate_goes_into_the_saved_model(automata, enough, tmp_path):
     assert la.load(tmp_path / "plain.npz").program is None
     with pytest.raises(ValueError, match="fit: one with a certificate that still has its moments"):
         programs.certify(loaded, automata)
+
+
+def test_files_without_a_program_s_certificate_are_read(enough, tmp_path):
+    enough.save(tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as archive:
+        arrays = dict(archive)
+    meta = json.loads(str(arrays["meta"]))
+    del meta["program"]  # as written before there was one
+    np.savez(tmp_path / "older.npz", **{**arrays, "meta": np.array(json.dumps(meta))})
+    assert la.load(tmp_path / "older.npz").program is None
 
 
 def test_samples_give_the_bound_of_their_number(automata, enough, few):

@@ -88,12 +88,22 @@ def test_compiled_heads_compute_what_the_interpreter_does(made):
         assert program.record.weights(layer.action(Z[-1]).one(layer.sums(Z[None])[0])) == expected
 
 
-def test_many_runs_at_once_are_the_single_ones():
-    program = programs.TuringSimulator(2, 2, 3)
+def stepper():
+    """From place to place; the token that starts to ask is itself what is found."""
+    record = Record(at=5, note=2)
+    forward = Lookup("at", "at", "at", "at", write=lambda at, _: at + 1 if at < 4 else None)
+    slots = [[{"note": 0}, {"note": 1}], [{"at": at} for at in range(5)]]
+    return Program(record, [forward], slots=slots, tokens_per_step=2)
+
+
+@pytest.mark.parametrize("program", [programs.TuringSimulator(2, 2, 3), stepper()])
+def test_many_runs_at_once_are_the_single_ones(program):
     Z = program.family.sample(40, np.random.default_rng(0))
     runs = programs.running.run_many(program.layer, Z, 30)
     for z, run in zip(Z, runs, strict=True):
-        np.testing.assert_array_equal(run, program.run(program.heads(), z, 15).tokens)
+        single = program.run(program.heads(), z, 15).tokens
+        np.testing.assert_array_equal(run[: len(single)], single)
+        assert not run[len(single) :].any()
 
 
 def test_heads_that_are_not_sparse_run_as_they_are(monkeypatch):

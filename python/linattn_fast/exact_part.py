@@ -64,7 +64,7 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
         return None
     error, energy = errors
     return assemble(
-        replace(solution, mean_squared_error=error),
+        replace(solution, mean_squared_error=float(error.sum())),
         f"{choice.reason} of the first {sequences:,} of {len(problem.tokens):,} sequences, whose "
         "layer fits all of them to rounding: no loss is below zero",
         choice.factorisation.condition,
@@ -75,7 +75,7 @@ def fit_exact_part(problem: Problem, settings: Settings) -> Fit | None:
         features=problem.features,
         positions=problem.positions,
         n_samples=problem.n_samples,
-        mean_squared_target=energy,
+        mean_squared_target=float(energy.sum()),
         backend=(engine := get_backend(problem.backend, problem.tokens)).name,
         path=engine.path(problem.precision),
         moments=None,
@@ -111,8 +111,8 @@ def _part(problem: Problem, settings: Settings) -> int | None:
     return sequences if part.cholesky <= _WORTH * usual else None
 
 
-def _error_of_exact_fit(problem: Problem, solution: Solution) -> tuple[float, float] | None:
-    """Mean w ||y - C h||^2 and mean w ||y||^2; None as soon as the first is more than rounding.
+def _error_of_exact_fit(problem: Problem, solution: Solution) -> tuple[Floats, Floats] | None:
+    """Mean w (y - C h)^2 and mean w y^2 of each output, (d_out,); None if more than rounding.
 
     A part of the sequences at a time, so that outputs take no memory to speak of and noise is
     noticed in the first of them.
@@ -120,13 +120,13 @@ def _error_of_exact_fit(problem: Problem, solution: Solution) -> tuple[float, fl
     engine = get_backend(problem.backend, problem.tokens)
     weight = total_weight(problem.tokens, problem.weights, problem.positions)
     parts = list(_cut(problem, max(1, _ROWS * len(problem.tokens) // problem.tokens.n_rows)))
-    energy = sum(_square(part, part.targets.rows()) for part in parts)
-    error = 0.0
+    energy = sum((_squares(part, part.targets.rows()) for part in parts), np.zeros(problem.d_out))
+    error = np.zeros(problem.d_out)
     for part in parts:
         C = solution.coefficients
         found = outputs_of(C, part.features, part.tokens, part.positions, engine)
-        error += _square(part, part.targets.rows() - found)
-        if not error <= _ROUNDING**2 * energy:  # also where either is not finite
+        error += _squares(part, part.targets.rows() - found)
+        if not (error <= _ROUNDING**2 * energy).all():  # of each output; false where not finite
             return None
     return error / weight, energy / weight
 
@@ -143,10 +143,10 @@ def _some(problem: Problem, first: int, last: int) -> Problem:
     return replace(problem, tokens=tokens, targets=targets, weights=weights)
 
 
-def _square(part: Problem, rows: Floats) -> float:
-    """Sum w ||row||^2; every query of a sequence has its weight."""
-    squares = np.einsum("ia,ia->i", rows, rows, dtype=np.float64)
-    if part.weights is None:
-        return float(squares.sum())
-    lengths = 1 if part.positions == "last" else part.tokens.lengths
-    return float(np.repeat(part.weights, lengths) @ squares)
+def _squares(part: Problem, rows: Floats) -> Floats:
+    """Sum w row^2, (d_out,); every query of a sequence has its weight."""
+    w = np.ones(len(part.tokens)) if part.weights is None else part.weights
+    if part.positions != "last":
+        w = np.repeat(w, part.tokens.lengths)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(w @ rows.astype(np.float64, copy=False) ** 2)

@@ -299,10 +299,8 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
     why = "asked for"
     if solver == "auto" and not once:
         settings, why = _chosen(settings, problem)
-        if isinstance(problem, Problem):
-            exact = fit_exact_part(problem, settings)
-            if exact is not None:
-                return exact
+        if isinstance(problem, Problem) and (exact := fit_exact_part(problem, settings)):
+            return exact
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
     if settings.solver == "dual":
         loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)

@@ -6,13 +6,13 @@ from typing import Any
 
 from ..cli.tables import seconds as in_words
 from ..cli.tables import table
-from .figure import Figure, Finding, Settings
+from .figure import Figure, Finding, Settings, machine
 from .random_attention import QUICK, Curve, Experiment, Plan, require_torch, run
 from .random_attention_text import rows_of, setting_of
 
 COLOURS = {
-    "1 head": "#c6dbef", "2 heads": "#9ecae1", "4 heads": "#6baed6", "8 heads": "#3182bd",
-    "16 heads": "#08519c", "2 layers": "#fdae6b", "4 layers": "#e6550d",
+    "1 head": "#a6cee3", "2 heads": "#74b3d8", "4 heads": "#4292c6", "8 heads": "#2171b5",
+    "16 heads": "#08306b", "2 layers": "#fd8d3c", "4 layers": "#d94801",
     "softmax Transformer": "#756bb1",
 }  # fmt: skip
 """More heads are darker blue, more layers darker orange."""
@@ -42,7 +42,7 @@ def draw(experiment: Experiment, figure: Any) -> None:
         below.axvline(fastest.seconds, color="0.6", ls=":", lw=1)
         below.annotate(
             f"convex solution\n{in_words(convex.seconds)}",
-            (convex.seconds, convex.loss), (4, 10), textcoords="offset points",
+            (convex.seconds, convex.loss), (-3, 9), textcoords="offset points",
             color=CONVEX, fontsize=9,
         )  # fmt: skip
         below.annotate(
@@ -57,6 +57,11 @@ def draw(experiment: Experiment, figure: Any) -> None:
             axis.grid(alpha=0.25)
     for axis in axes[:, 0]:
         axis.set_ylabel("training loss / variance of the targets")
+    figure.suptitle(
+        f"One random head, causal targets, batches of {plan.batches[0]}, the better learning rate "
+        f"of each model ({machine()})",
+        fontsize=11,
+    )
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=9, frameon=False)
 
@@ -82,7 +87,7 @@ def _text(experiment: Experiment, settings: Settings) -> str:
              int(mean.argmin()) + 1, in_words((int(mean.argmin()) + 1) * best.seconds)]
         )  # fmt: skip
     proofs = ", ".join(
-        f"{one.proof_sequences} at d = {one.d} ({one.proof})" for one in experiment.convex
+        f"{one.proof_sequences} at d = {one.d}: {one.proof}" for one in experiment.convex
     )
     header = ["d", "convex loss", "coefficients", "+ heads, proof", "with all", "fastest epoch",
               "epoch / convex"]  # fmt: skip
@@ -95,7 +100,7 @@ def _text(experiment: Experiment, settings: Settings) -> str:
         "  to coefficients; a part of the sequences determines the layer, and that it fits all of\n"
         "  them to rounding is checked, which is part of the time.\n"
         "+ heads, proof: the same with heads, and la.certify of the first sequences, whose\n"
-        f"  verdict more data can only strengthen: {proofs}.\n"
+        f"  verdict more data can only strengthen\n  ({proofs}).\n"
         "with all: la.fit(Z, y, positions='causal'), heads and lambda_min of all of the data.\n"
         "fastest epoch: of one model alone, the shortest of a few epochs, batch "
         f"{' or '.join(map(str, plan.batches))}.\n\n"

@@ -198,7 +198,7 @@ def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
     lost = trained.distances[1]
     axis.annotate(
         f"{100 * _TRAINED_MIXTURES[1]:g} % orthonormal, $\\lambda_{{min}}$ = 0:\n"
-        "the loss falls, the layer stays another one",
+        "the loss falls, the layer\nstays another one",
         (trained.losses[1].min() / 4, float(lost.min())), fontsize=9, ha="left", va="center",
     )  # fmt: skip
     axis.invert_xaxis()
@@ -294,6 +294,6 @@ FIGURE = Figure(
     description="associative memory, 2^14 tables of 4 keys and values, 95-100 % of them "
     "orthonormal.\n(a) the convex solution's distance to the truth against lambda_min; (b) layers "
     "with 1, 2, 4\nand 8 heads trained at an identifiable and an unidentifiable mixture, which "
-    "needs PyTorch\nand is left out without it. Less than two minutes.",
+    "needs PyTorch\nand is left out without it. A minute or two.",
     run=_run,
 )

@@ -133,9 +133,9 @@ class Experiment:
     convex: tuple[Convex, ...]
 
     def best(self, d: int, model: str, batch: int) -> Curve:
-        """The learning rate whose loss is least in the end."""
+        """The learning rate that reaches the least loss."""
         some = [c for c in self.curves if (c.d, c.model, c.batch) == (d, model, batch)]
-        return min(some, key=lambda curve: float(curve.log10_mean()[0][-1]))
+        return min(some, key=lambda curve: float(curve.log10_mean()[0].min()))
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -99,8 +99,8 @@ class Training:
             losses.sum().backward()
             self.optimizer.step()
             total, steps = total + losses.detach(), steps + 1
-        relative: Floats = (total / steps / self.variance[:, None, None]).numpy().astype(np.float64)
-        return relative
+        relative = total / steps / self.variance[:, None, None]
+        return np.asarray(relative.numpy(), dtype=np.float64)
 
 
 def train(training: Training, epochs: int, watch: Callable[[], None]) -> Floats:

@@ -164,6 +164,8 @@ def _by_runs(
             f"{confidence:g}, at least {at_least:.4%} of all such runs are covered"
         )
         verdict = "undecided" if whole else verdict
+    if whole and tally.covered_but_wrong:
+        verdict = "undecided"  # the range is there, but the fit on it is not the program's
     return ProgramCertificate(
         verdict=verdict,
         method="exhaustive" if exhaustive else "sampled",
@@ -222,6 +224,14 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
             "occur, the space that holds every run is not within the range of the training data",
         )
     exact = _exact_steps(error, invariants, program)
+    if exact < 1:
+        return found(
+            "undecided",
+            f"every run is within the range of the training data, but there the fit differs from "
+            f"the program by {error:.1e} of the length of s: it does not fit its data",
+            residual=residual,
+            error=error,
+        )
     return found(
         "covered",
         f"proved for all {program.family.count:,} contexts and any number of steps: after each of "
