@@ -160,7 +160,7 @@ def nullity(count: int) -> Iterator[Row]:
             named = [each.name for each in report.cases] == ([case] if case else [])
             verdict = "fits, not identified" if case else "learned"
             known = wanted is None or report.identifiability.theta_nullity == wanted
-            right += named and known and report.verdict == verdict
+            right += bool(named and known and report.verdict == verdict)
         expected = "named" if wanted is None else f"nullity {wanted}" + (", named" if case else "")
         yield Row(
             f"{name}, m = {m}, d = {d}",
@@ -313,7 +313,7 @@ def main() -> None:
             print(*asdict(line).values(), sep=" | ", flush=True)
             known[name].append(asdict(line))
     if not quick:
-        record.write_text(json.dumps(known, indent=1) + "\n")
+        record.write_text(json.dumps(known, indent=1, default=bool) + "\n")
         (RESULTS / "softmax.md").write_text(table(known))
         readme.show("softmax.md", table(known), "docs/softmax.md")
     if not all(line["ok"] for name in chosen for line in known[name]):

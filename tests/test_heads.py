@@ -43,6 +43,18 @@ def test_every_instruction_set_computes_the_layer(rng, isa, positions, d):
         assert (np.abs(np.atleast_2d(found) - expected) <= bound(heads, z, positions)).all()
 
 
+@pytest.mark.parametrize("n", [8, 9, 15, 16, 17, 23])
+@pytest.mark.parametrize("d", [1, 2, 3, 5])
+def test_nothing_behind_the_last_token_is_read(rng, isa, n, d):
+    """Vectors reach over several short tokens; zero times what lies behind them may be NaN."""
+    memory = np.full(n * d + 64, np.nan)
+    Z = memory[: n * d].reshape(1, n, d)
+    Z[:] = rng.standard_normal(Z.shape)
+    heads = plant(rng, d, 2, 1)
+    found, expected = (heads(Z, "all", backend=name) for name in ("cpu", "numpy"))
+    assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_coefficients_and_heads_compute_the_same_function(rng, backend, positions):
     heads = plant(rng, 4, 2, 3)
