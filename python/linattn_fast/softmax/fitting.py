@@ -30,7 +30,6 @@ from .search import Found, search
 from .starts import SOLVED, Coordinates, Descend, TokenSpace, pruned
 
 Solver: TypeAlias = Literal["auto", "lm", "lbfgs"]
-ProgressArgument: TypeAlias = "bool | Callable[[int, Any], object]"
 
 
 _BRIEF_STEPS, _BRIEF_EVALUATIONS = 40, 200
@@ -60,7 +59,7 @@ def fit(
     solver: Solver = "auto",
     seed: int = 0,
     backend: str = "auto",
-    progress: ProgressArgument = False,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
     """Learn F(X) = sum_i softmax(X Theta_i X') X W_i from examples.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from ..progress import Bar
 from ..tokens import Floats, as_size
 from .examples import Examples
 from .fitting import (
-    ProgressArgument,
     Solver,
     as_share,
     checked,
@@ -63,6 +63,11 @@ class HeadPath:
         path_or_ax
             A file to write, axes to draw in, or None for a new figure. Needs matplotlib:
             ``pip install linattn-fast[plot]``.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            What was drawn in.
         """
         to_file = isinstance(path_or_ax, str | os.PathLike)
         if path_or_ax is None or isinstance(path_or_ax, str | os.PathLike):
@@ -92,7 +97,7 @@ def head_path(
     solver: Solver = "auto",
     seed: int = 0,
     backend: str = "auto",
-    progress: ProgressArgument = False,
+    progress: bool | Callable[[int, Any], object] = False,
 ) -> HeadPath:
     """Fit with 1, 2, .. max_heads heads, to choose their number.
 

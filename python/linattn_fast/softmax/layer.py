@@ -111,6 +111,11 @@ class Layer:
         ----------
         dtype
             A ``torch.dtype``; float64 by default. Needs PyTorch.
+
+        Returns
+        -------
+        torch.nn.Module
+            Called on tokens (..., k, d).
         """
         from .torch_module import SoftmaxAttention  # noqa: PLC0415  # PyTorch is optional
 

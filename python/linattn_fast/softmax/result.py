@@ -48,11 +48,33 @@ class Fit:
         return self.layer.W
 
     def predict(self, X: object, *, offsets: object = None) -> Floats | list[Floats]:
-        """Apply the learned layer, see :class:`Layer`."""
+        """Apply the learned layer.
+
+        Parameters
+        ----------
+        X, offsets
+            Tokens: (N, k, d), a list of (k_i, d), or (sum k_i, d) with offsets.
+
+        Returns
+        -------
+        array or list
+            One row of outputs a token, in the form of X.
+        """
         return self.layer(X, offsets=offsets)
 
     def to_torch(self, dtype: object = None) -> Any:
-        """The layer as a ``torch.nn.Module``, see :meth:`Layer.to_torch`."""
+        """The layer as a ``torch.nn.Module`` with parameters Theta and W.
+
+        Parameters
+        ----------
+        dtype
+            A ``torch.dtype``; float64 by default. Needs PyTorch.
+
+        Returns
+        -------
+        torch.nn.Module
+            Called on tokens (..., k, d).
+        """
         return self.layer.to_torch(dtype)
 
     def compare(
@@ -66,6 +88,11 @@ class Fit:
             ``la.fit(X, Y, positions="all")``, or another linear fit with these d and d_out.
         X, Y, offsets
             As for :func:`fit`; best sequences that neither was fitted to.
+
+        Returns
+        -------
+        Comparison
+            Both errors, and how many unknowns either layer has.
         """
         from .fitting import checked  # noqa: PLC0415  # which needs this module
 
@@ -87,7 +114,13 @@ class Fit:
         return Comparison(errors[0], errors[1], unknowns, linear.coefficients.size)
 
     def save(self, path: storage.PathLike) -> None:
-        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`."""
+        """Write to an ``.npz`` file, atomically (format in docs/files.md); read by :func:`load`.
+
+        Parameters
+        ----------
+        path
+            Used as given; a file that is there is replaced.
+        """
         report = {name: getattr(self.report, name) for name in _PLAIN}
         report["held_out"] = asdict(self.report.held_out)
         report["starts"] = [asdict(start) for start in self.report.starts]
@@ -116,7 +149,18 @@ _NUMBERS = (
 
 
 def load(path: storage.PathLike) -> Fit:
-    """Read a layer that :meth:`Fit.save` wrote."""
+    """Read a layer that :meth:`Fit.save` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    Fit
+        Equal to what was saved.
+    """
     names, keys = ("Theta", "W", "Theta_errors", "W_errors"), ("report", "seconds")
     meta, arrays = storage.read(path, _KIND, _FILE_VERSION, names, keys)
     try:
