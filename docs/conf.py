@@ -36,9 +36,9 @@ autodoc_typehints_format = "short"
 autodoc_type_aliases = {
     name: name
     for name in (
-        "Array", "Context", "Decoded", "Floats", "Method", "Positions", "Precision", "Seed",
-        "Solver", "Token", "Value", "Verdict",
-    )  # fmt: skip
+        *("Array", "Context", "Decoded", "Floats", "Method", "Positions", "Precision", "Seed"),
+        *("Solver", "Token", "Value", "Verdict"),
+    )
 } | {"storage.PathLike": "PathLike", "npt.DTypeLike": "DTypeLike"}
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True

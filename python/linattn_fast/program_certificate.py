@@ -12,8 +12,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ProgramCertificate:
-    """Whether a fit is determined on every run of a program. Made by
-    :func:`linattn_fast.programs.certify`; ``print`` shows the verdict and the evidence."""
+    """Whether a fit is determined on every run of a program.
+
+    Made by :func:`linattn_fast.programs.certify`; ``print`` shows the verdict and the evidence.
+    """
 
     verdict: Literal["covered", "not covered", "undecided"]
     """"covered": every step of every run, of as many steps as ``steps`` says, from every context of

@@ -102,7 +102,7 @@ class Fit:
     positions: Positions = "last"
     """What the layer was trained on."""
     program: ProgramCertificate | None = None
-    """Of a learned program: what is known about all its runs (:func:`linattn_fast.programs.certify`)."""
+    """Of a learned program: what :func:`linattn_fast.programs.certify` says of all its runs."""
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
         """The same layer with what is known about the program that it learned.
