@@ -35,7 +35,10 @@ autodoc_typehints_format = "short"
 # Kinds of arguments that signatures show by name; docs/api/index.md says what they are.
 autodoc_type_aliases = {
     name: name
-    for name in ("Array", "Floats", "Positions", "Precision", "Seed", "Solver", "Verdict")
+    for name in (
+        *("Array", "Context", "Decoded", "Floats", "Method", "Positions", "Precision", "Seed"),
+        *("Solver", "Token", "Value", "Verdict"),
+    )
 } | {"storage.PathLike": "PathLike", "npt.DTypeLike": "DTypeLike"}
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
@@ -56,6 +59,7 @@ RESULTS = (
     "AlphaChoice", "BackendInfo", "Certificate", "ContextDataset", "Fit", "FitInfo", "HeadMatch",
     "HeadPath", "LayerDataset", "Recovery", "RidgePath",
     "Case", "Comparison", "HeldOut", "Identifiability", "Report", "Start",
+    "Computation", "Configuration", "ProgramCertificate", "Run", "programs.Layer",
 )  # fmt: skip
 """Classes that functions return and nobody calls: their fields are documented one by one."""
 numpydoc_validation_exclude = {rf"^linattn_fast\.(\w+\.)?({'|'.join(RESULTS)})$", r"\.__\w+__$"}
@@ -72,7 +76,7 @@ def _without_constructor(
     app: Sphinx, what: str, name: str, obj: object, options: Any, signature: str, returns: str
 ) -> tuple[str, str | None] | None:
     """Leave out how a result is made: users get it from a function."""
-    hidden = what == "class" and name.rpartition(".")[2] in RESULTS
+    hidden = what == "class" and name.endswith(tuple(f".{result}" for result in RESULTS))
     return ("", None) if hidden else None
 
 

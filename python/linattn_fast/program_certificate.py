@@ -12,7 +12,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ProgramCertificate:
-    """Whether a fit is determined on every run of a program."""
+    """Whether a fit is determined on every run of a program.
+
+    Made by :func:`linattn_fast.programs.certify`; ``print`` shows the verdict and the evidence.
+    """
 
     verdict: Literal["covered", "not covered", "undecided"]
     """"covered": every step of every run, of as many steps as ``steps`` says, from every context of
@@ -40,12 +43,15 @@ class ProgramCertificate:
     answers: int = 0
     """Tokens that these runs asked for."""
     covered_answers: int = 0
+    """Of these, determined by the training data."""
     right_answers: int = 0
+    """Of these, right, whether covered or not."""
     covered_but_wrong: int = 0
     """Tokens that were covered, and wrong all the same: 0 unless the arithmetic failed."""
     at_least: float = 0.0
     """The fraction of all runs that is covered is at least this, with ``confidence``."""
     confidence: float = 1.0
+    """Of ``at_least``; 1 where nothing was sampled."""
     residual: float = 0.0
     """Largest relative distance from the range of the training features, of what is covered."""
     tolerance: float = 0.0

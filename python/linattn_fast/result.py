@@ -102,10 +102,21 @@ class Fit:
     positions: Positions = "last"
     """What the layer was trained on."""
     program: ProgramCertificate | None = None
-    """Of a learned program: what is known about all its runs (:mod:`linattn_fast.programs`)."""
+    """Of a learned program: what :func:`linattn_fast.programs.certify` says of all its runs."""
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
-        """The same layer with what :func:`linattn_fast.programs.certify` found about it."""
+        """The same layer with what is known about the program that it learned.
+
+        Parameters
+        ----------
+        certificate
+            From :func:`linattn_fast.programs.certify`; None for nothing.
+
+        Returns
+        -------
+        Fit
+            A new one, with ``program`` set; :meth:`save` keeps it.
+        """
         if certificate is not None and not isinstance(certificate, ProgramCertificate):
             raise TypeError(
                 f"certificate: a ProgramCertificate is needed, got {type(certificate).__name__}"

@@ -80,6 +80,15 @@ def certify(
     -------
     ProgramCertificate
         ``fit.with_program(certificate).save(path)`` keeps it with the model.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> simulator = programs.DfaSimulator(n_states=2, n_symbols=2, length=3)
+    >>> fit = programs.learn(simulator, simulator.traces(200, steps=3, seed=0))
+    >>> certificate = programs.certify(fit, simulator)
+    >>> certificate.verdict, certificate.method, certificate.contexts
+    ('covered', 'invariants', 128)
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"fit: a Fit is needed, got {type(fit).__name__}")

@@ -67,7 +67,20 @@ class Automaton:
 
     @classmethod
     def random(cls, n_states: int, n_symbols: int, seed: Seed = None) -> Automaton:
-        """Draw a table uniformly."""
+        """Draw a table uniformly.
+
+        Parameters
+        ----------
+        n_states, n_symbols
+            Its shape.
+        seed
+            A number or numpy's generator.
+
+        Returns
+        -------
+        Automaton
+            No state is accepting.
+        """
         shape = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
         return cls(_generator(seed).integers(shape[0], size=shape))
 
@@ -82,14 +95,36 @@ class Automaton:
         return int(self.table.shape[1])
 
     def run(self, word: Sequence[int]) -> list[int]:
-        """States before the first letter and after each one."""
+        """Run it in plain Python.
+
+        Parameters
+        ----------
+        word
+            Numbers of symbols.
+
+        Returns
+        -------
+        list of int
+            States before the first letter and after each one.
+        """
         states = [0]
         for letter in word:
             states.append(int(self.table[states[-1], letter]))
         return states
 
     def accepts(self, word: Sequence[int]) -> bool:
-        """Whether it ends in an accepting state."""
+        """Whether it ends in an accepting state.
+
+        Parameters
+        ----------
+        word
+            Numbers of symbols.
+
+        Returns
+        -------
+        bool
+            Of its last state.
+        """
         return self.run(word)[-1] in self.accepting
 
     def __repr__(self) -> str:
@@ -180,7 +215,20 @@ class DfaSimulator(Program):
         )
 
     def context(self, automaton: Automaton, word: Sequence[int]) -> list[Token]:
-        """The tokens of an automaton and a word."""
+        """The tokens of an automaton and a word.
+
+        Parameters
+        ----------
+        automaton
+            With the simulator's numbers of states and symbols.
+        word
+            Numbers of symbols, ``length`` of them.
+
+        Returns
+        -------
+        list
+            Tokens: the table, the word, and the start.
+        """
         if not isinstance(automaton, Automaton):
             raise TypeError(f"automaton: an Automaton is needed, got {type(automaton).__name__}")
         if automaton.table.shape != (self.n_states, self.n_symbols):
@@ -197,7 +245,23 @@ class DfaSimulator(Program):
         return [*table, *(self._letter(t, a) for t, a in enumerate(word)), self._start()]
 
     def states(self, run: Run) -> list[int]:
-        """The states that a run went through: before the first letter and after each one."""
+        """The states that a run went through.
+
+        Parameters
+        ----------
+        run
+            A run of this program, by any layer.
+
+        Returns
+        -------
+        list of int
+            Before the first letter and after each one.
+
+        Raises
+        ------
+        ValueError
+            The layer wrote something else than states.
+        """
         tokens = self.record.token(run.context[-1]), *self.decode(run.appended)[1::2]
         states = []
         for number, token in enumerate(tokens):

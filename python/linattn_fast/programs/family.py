@@ -30,6 +30,14 @@ class Family:
     slots
         For each token of the context its alternatives; the last token is the one that starts to
         ask.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> record = programs.Record(name=2, number=3, asked=2)
+    >>> entries = [[{"name": k, "number": v} for v in range(3)] for k in range(2)]
+    >>> programs.Family(record, [*entries, [{"asked": 0}, {"asked": 1}]])
+    Family(18 contexts of 3 tokens, d=7)
     """
 
     def __init__(self, record: Record, slots: Sequence[Sequence[Token]]) -> None:
@@ -57,12 +65,36 @@ class Family:
         return Z
 
     def sample(self, number: int, rng: np.random.Generator) -> Floats:
-        """Draw contexts (number, n, d), uniformly and independently."""
+        """Draw contexts, uniformly and independently.
+
+        Parameters
+        ----------
+        number
+            How many.
+        rng
+            numpy's generator.
+
+        Returns
+        -------
+        array (number, n, d)
+            Encoded.
+        """
         choices = [rng.integers(len(slot), size=number) for slot in self.slots]
         return self._contexts(np.stack(choices, axis=1))
 
     def chunks(self, size: int) -> Iterator[Floats]:
-        """Every context once, at most ``size`` at a time: (N, n, d)."""
+        """Every context once.
+
+        Parameters
+        ----------
+        size
+            Contexts at a time, at most.
+
+        Yields
+        ------
+        array (N, n, d)
+            Encoded.
+        """
         for first in range(0, self.count, size):
             number = np.arange(first, min(first + size, self.count))
             choices = np.empty((len(number), len(self.slots)), np.intp)

@@ -56,16 +56,18 @@ class Action:
 
 
 class Layer:
-    """Coefficients of chosen pairs, ready to be applied token by token.
+    """Coefficients of chosen pairs, ready to be applied token by token. Made by :meth:`of`.
 
-    Parameters
-    ----------
-    d, d_out
-        Coordinates of a token, outputs.
-    pairs
-        Pairs (j, k), j <= k: (n_pairs, 2).
-    maps
-        Makes ``one`` and ``many`` of :class:`Action` for a token, and says how many bytes they are.
+    Examples
+    --------
+    What is worked out for a token is kept, so that further runs of the same layer are faster.
+
+    >>> from linattn_fast import programs
+    >>> simulator = programs.DfaSimulator(n_states=2, n_symbols=2, length=3)
+    >>> layer = programs.Layer.of(simulator.heads(), simulator.d)
+    >>> context = simulator.context(programs.Automaton([[0, 1], [1, 0]]), [1, 1, 0])
+    >>> simulator.states(simulator.run(layer, context, steps=3))
+    [0, 1, 0, 0]
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Layer:
         pairs: Indices,
         maps: Callable[[Floats], Maps],
     ) -> None:
+        """Keep the pairs (n_pairs, 2), j <= k, and what makes the maps of an action for a token."""
         self.d, self.d_out, self.pairs = d, d_out, pairs
         self._maps = maps
         self._actions: dict[bytes, Action] = {}
@@ -118,7 +121,20 @@ class Layer:
 
     @classmethod
     def of(cls, layer: Layer | Heads | Fit | Program, d: int) -> Layer:
-        """Make any kind of layer ready; it must map tokens of d coordinates to tokens."""
+        """Make any kind of layer ready.
+
+        Parameters
+        ----------
+        layer
+            Heads, a fit (its coefficients), or a program.
+        d
+            Coordinates of a token, which it must map to tokens.
+
+        Returns
+        -------
+        Layer
+            What :meth:`Program.run` takes as heads.
+        """
         if isinstance(layer, Layer):
             return layer
         if not isinstance(layer, Heads | Fit) and not hasattr(layer, "entries"):

@@ -54,6 +54,16 @@ def learn(
     Fit
         Its ``certificate`` says input by input what the traces determine; :func:`certify` decides
         whether that is every run of the program.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> simulator = programs.DfaSimulator(n_states=2, n_symbols=2, length=3)
+    >>> fit = programs.learn(simulator, simulator.traces(200, steps=3, seed=0))
+    >>> parity = programs.Automaton([[0, 1], [1, 0]])
+    >>> run = simulator.run(fit, simulator.context(parity, [1, 0, 1]), steps=3)
+    >>> simulator.states(run)
+    [0, 1, 1, 0]
     """
     if not isinstance(program, Program):
         raise TypeError(f"program: a Program is needed, got {type(program).__name__}")

@@ -48,6 +48,18 @@ class Lookup:
         Function of the query's value and the value found: what to write. A value of ``into`` (of a
         signed attribute also a dictionary of weights), or a token where ``into`` is None; None
         writes nothing. By default the value found.
+
+    Examples
+    --------
+    Names and numbers in a context, and a token that asks for a name's number.
+
+    >>> from linattn_fast import programs
+    >>> record = programs.Record(name=3, number=10, asked=3, answer=10)
+    >>> call = programs.Lookup(query="asked", key="name", value="number", into="answer")
+    >>> program = programs.Program(record, [call])
+    >>> book = [{"name": 0, "number": 7}, {"name": 1, "number": 4}, {"name": 2, "number": 9}]
+    >>> program.decode(program.run(None, [*book, {"asked": 1}], steps=1).appended)
+    [{'answer': 4}]
     """
 
     query: str
@@ -87,6 +99,19 @@ def copy(
         Attribute that says where a token stands; one token has each position.
     source
         Function of the last token's position: the position to copy from, or None.
+
+    Returns
+    -------
+    Lookup
+        The instruction.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> record = programs.Record(position=4, letter=2, copied=2)
+    >>> back = programs.copy("letter", "copied", position="position", source=lambda p: p - 2)
+    >>> print(back)
+    position finds position, letter goes into copied
     """
     return Lookup(query=position, key=position, value=value, into=into, match=source)
 
@@ -112,6 +137,21 @@ def if_then(
         Attribute of the next token that is written; None where ``then`` returns whole tokens.
     anchor
         Attribute and value that exactly one token has, such as ``("position", 0)``.
+
+    Returns
+    -------
+    Lookup
+        The instruction.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> record = programs.Record(digit=10, start=1)
+    >>> double = programs.if_then("digit", lambda d: 2 * d % 10, "digit", anchor=("start", 0))
+    >>> program = programs.Program(record, [double])
+    >>> run = program.run(None, [{"start": 0, "digit": 3}], steps=3)
+    >>> [token["digit"] for token in program.decode(run.appended)]
+    [6, 2, 4]
     """
     name, where = anchor
     return Lookup(

@@ -21,8 +21,11 @@ class Configuration(NamedTuple):
     """Where a machine is: all numbers."""
 
     state: int
+    """Number of its state."""
     cell: int
+    """Where its head is."""
     tape: tuple[int, ...]
+    """Number of the symbol in each cell."""
 
 
 class TuringMachine:
@@ -112,7 +115,20 @@ class TuringMachine:
 
     @classmethod
     def random(cls, n_states: int, n_symbols: int, seed: Seed = None) -> TuringMachine:
-        """Draw a table uniformly; no state halts."""
+        """Draw a table uniformly.
+
+        Parameters
+        ----------
+        n_states, n_symbols
+            Numbers of states and symbols, which are numbers themselves.
+        seed
+            A number or numpy's generator.
+
+        Returns
+        -------
+        TuringMachine
+            No state halts.
+        """
         Q, A = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
         rng = _generator(seed)
         table = {
@@ -137,7 +153,22 @@ class TuringMachine:
         return len(self.symbols)
 
     def tape(self, word: Sequence[object], n_cells: int, *, at: int = 0) -> tuple[int, ...]:
-        """Numbers of the symbols on a tape with a word from cell ``at`` on, and blanks."""
+        """A tape with a word and blanks on it.
+
+        Parameters
+        ----------
+        word
+            Symbols, a string if they are letters.
+        n_cells
+            Cells of the tape.
+        at
+            Cell of the word's first symbol.
+
+        Returns
+        -------
+        tuple of int
+            Number of the symbol in each cell.
+        """
         if not 0 <= as_size(at, "at", least=0) < n_cells:
             raise ValueError(f"at: a cell from 0 to {n_cells - 1} is needed, got {at}")
         if len(word) > n_cells:
@@ -153,7 +184,24 @@ class TuringMachine:
     def run(
         self, word: Sequence[object] = (), *, n_cells: int, steps: int, at: int = 0
     ) -> Computation:
-        """Run it in plain Python, until it halts: what every simulation must equal."""
+        """Run it in plain Python, until it halts: what every simulation must equal.
+
+        Parameters
+        ----------
+        word
+            Symbols, a string if they are letters.
+        n_cells
+            Cells of the circular tape.
+        steps
+            Steps at most.
+        at
+            Cell of the word's first symbol, where the head starts.
+
+        Returns
+        -------
+        Computation
+            What it did.
+        """
         tape, state, cell = list(self.tape(word, n_cells, at=at)), self.start, at
         found = [Configuration(state, cell, tuple(tape))]
         for _ in range(steps):
@@ -188,9 +236,23 @@ class TuringMachine:
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """What a machine did. ``print`` shows the tape over time, the head in brackets."""
+    """What a machine did. ``print`` shows the tape over time, the head in brackets.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> print(programs.binary_increment().run("01", n_cells=3, steps=9))
+        0 [0] 1  _   right
+        1  0 [1] _   right
+        2  0  1 [_]  right
+        3  0 [1] _   carry
+        4 [0] 0  _   carry
+        5  1  0 [_]  done
+    halted after 5 steps
+    """
 
     machine: TuringMachine
+    """The machine."""
     configurations: tuple[Configuration, ...]
     """Before the first step and after each one."""
 
@@ -239,9 +301,12 @@ class Computation:
         return "\n".join([*lines, f"{end} after {len(self)} steps"])
 
     def plot(self) -> Any:
-        """Draw the tape over time, downwards, with the head's path.
+        """Draw the tape over time, downwards, with the head's path. Needs matplotlib.
 
-        Returns a ``matplotlib.figure.Figure``; ``savefig`` writes it to a file.
+        Returns
+        -------
+        matplotlib.figure.Figure
+            ``savefig`` writes it to a file.
         """
         cells, steps = len(self.configurations[0].tape), len(self.configurations)
         size = 2 + 0.3 * cells, 1.2 + min(8.0, 0.18 * steps)
@@ -258,7 +323,19 @@ class Computation:
 
 
 def binary_increment() -> TuringMachine:
-    """Add one to a binary number; the head starts at its first digit."""
+    """Add one to a binary number; the head starts at its first digit.
+
+    Returns
+    -------
+    TuringMachine
+        With 3 states, "done" included, and symbols "_", "0" and "1".
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> programs.binary_increment().run("1011", n_cells=5, steps=20).text
+    '1100_'
+    """
     return TuringMachine(
         {
             ("right", "_"): ("carry", "_", "L"),
@@ -278,6 +355,18 @@ def palindrome() -> TuringMachine:
 
     It takes off the first letter, goes to the end, compares, takes off the last, and comes back. A
     blank cell on either side of the word is needed: a tape of at least the word's length + 2.
+
+    Returns
+    -------
+    TuringMachine
+        With symbols "_", "0" and "1".
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> machine = programs.palindrome()
+    >>> [machine.run(word, n_cells=8, steps=99, at=1).state for word in ("0110", "0100")]
+    ['yes', 'no']
     """
     table = {("start", "_"): ("yes", "_", "R"), ("back", "_"): ("start", "_", "R")}
     for letter, other in ("01", "10"):
@@ -305,6 +394,23 @@ def busy_beaver(n_states: int) -> TuringMachine:
     """The machine of 2, 3 or 4 states, halting not counted, that leaves the most ones and halts.
 
     4 ones in 6 steps, 6 in 14, 13 in 107.
+
+    Parameters
+    ----------
+    n_states
+        2, 3 or 4.
+
+    Returns
+    -------
+    TuringMachine
+        With symbols "0", the blank, and "1".
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> done = programs.busy_beaver(3).run(n_cells=9, steps=99)
+    >>> len(done), done.text.count("1"), done.halted
+    (14, 6, True)
     """
     if n_states not in _BEAVERS:
         raise ValueError(f"n_states: 2, 3 or 4 is needed, got {n_states!r}")

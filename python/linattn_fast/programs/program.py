@@ -34,11 +34,12 @@ Context: TypeAlias = "Sequence[Token] | Floats"
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A context and the tokens that a layer appended to it."""
+    """A context and the tokens that a layer appended to it. Made by :meth:`Program.run`."""
 
     tokens: Floats = field(repr=False)
     """(n + appended, d), encoded."""
     n_context: int
+    """Tokens of the context, n."""
 
     def __len__(self) -> int:
         """Return the number of tokens appended."""
@@ -46,16 +47,22 @@ class Run:
 
     @property
     def context(self) -> Floats:
-        """(n, d)."""
+        """What was given, (n, d)."""
         return self.tokens[: self.n_context]
 
     @property
     def appended(self) -> Floats:
-        """(appended, d)."""
+        """What the layer added, (appended, d)."""
         return self.tokens[self.n_context :]
 
     def pairs(self) -> list[tuple[Floats, Floats]]:
-        """Training pairs: each prefix (n, d), a view, and the token (d,) that follows it."""
+        """Training pairs.
+
+        Returns
+        -------
+        list
+            For each appended token the prefix (n, d) before it, a view, and the token (d,).
+        """
         return [(self.tokens[:t], self.tokens[t]) for t in range(self.n_context, len(self.tokens))]
 
 
@@ -149,7 +156,13 @@ class Program:
         return out, j, k, l, columns[4]
 
     def heads(self) -> Heads:
-        """Compile the program: heads (V_h, Q_h) that compute its next token."""
+        """Compile the program.
+
+        Returns
+        -------
+        Heads
+            Heads (V_h, Q_h) that compute its next token.
+        """
         groups = []
         for table in self.tables:
             alike: dict[tuple[tuple[int, tuple[tuple[int, float], ...]], ...], list[int]] = {}
@@ -175,7 +188,15 @@ class Program:
     def interpret(self, tokens: Sequence[Token]) -> dict[str, dict[Value, float]]:
         """The next token in plain Python, with no linear algebra: what the heads must compute.
 
-        Attribute to value to weight, of what is not zero.
+        Parameters
+        ----------
+        tokens
+            All tokens so far; the last one asks.
+
+        Returns
+        -------
+        dict
+            Attribute to value to weight, of what is not zero.
         """
         records = [self.record.weights(self.record.vector(token)) for token in tokens]
         sums = np.zeros(self.d)
@@ -192,7 +213,24 @@ class Program:
     # -------------------------------------------------------------------------------------- running
 
     def encode(self, context: Context) -> Floats:
-        """Tokens as an array (n, d); an array is checked and returned as float64."""
+        """Tokens as an array.
+
+        Parameters
+        ----------
+        context
+            Tokens; an array (n, d) is checked.
+
+        Returns
+        -------
+        array (n, d)
+            Of float64.
+
+        Raises
+        ------
+        ValueError
+            There is no token, one does not fit the record, or an array has another d or is not
+            finite.
+        """
         if isinstance(context, np.ndarray):
             Z = np.asarray(as_array(context, "context"), dtype=np.float64)
             if Z.ndim != 2 or Z.shape[1] != self.d or len(Z) == 0:
@@ -207,7 +245,23 @@ class Program:
         return np.array([self.record.vector(token) for token in context])
 
     def decode(self, tokens: object) -> list[Decoded]:
-        """Array (n, d), or a :class:`Run`, as tokens; see :meth:`Record.token`."""
+        """Rows of an array as tokens.
+
+        Parameters
+        ----------
+        tokens
+            An array (n, d), or a :class:`Run`, whose context is decoded as well.
+
+        Returns
+        -------
+        list
+            A dictionary for each row, see :meth:`Record.token`.
+
+        Raises
+        ------
+        ValueError
+            A row is no token of the record.
+        """
         Z = tokens.tokens if isinstance(tokens, Run) else as_array(tokens, "tokens")
         if Z.ndim != 2:
             raise ValueError(f"tokens: an array (n, {self.d}) is needed, got shape {Z.shape}")
@@ -226,8 +280,8 @@ class Program:
         Parameters
         ----------
         heads
-            Compiled or learned: :class:`Heads`, a :class:`Fit` (its coefficients), or None for the
-            program itself.
+            Compiled or learned: :class:`~linattn_fast.Heads`, a :class:`~linattn_fast.Fit` (its
+            coefficients), or None for the program itself.
         context
             Tokens, or an array (n, d).
         steps
@@ -235,6 +289,11 @@ class Program:
             run.
         until
             Function of a token (d,): the run ends after a token for which it is true.
+
+        Returns
+        -------
+        Run
+            The context and what was appended.
         """
         layer = Layer.of(self if heads is None else heads, self.d)
         Z = self.encode(context)
@@ -243,11 +302,39 @@ class Program:
         return Run(run_one(layer, Z, tokens, until), len(Z))
 
     def trace(self, context: Context, steps: int) -> Run:
-        """Run the program itself; ``trace.pairs()`` are training pairs."""
+        """Run the program itself.
+
+        Parameters
+        ----------
+        context
+            Tokens, or an array (n, d).
+        steps
+            Steps, at most.
+
+        Returns
+        -------
+        Run
+            ``trace.pairs()`` are training pairs.
+        """
         return self.run(self.layer, context, steps)
 
     def traces(self, number: int, steps: int, seed: Seed = None) -> list[Run]:
-        """Run the program on random contexts of its family."""
+        """Run the program on random contexts of its family.
+
+        Parameters
+        ----------
+        number
+            Runs.
+        steps
+            Steps of each, at most.
+        seed
+            Of the contexts, which are drawn uniformly.
+
+        Returns
+        -------
+        list of Run
+            Each as long as it lasted.
+        """
         number = as_size(number, "number")
         tokens = as_size(steps, "steps") * self.tokens_per_step
         Z = self.family.sample(number, _generator(seed))

@@ -67,7 +67,13 @@ class Attribute:
         return int(np.prod(self.shapes))
 
     def values(self) -> Iterator[Value]:
-        """Every value, in the order of the coordinates."""
+        """Every value, in the order of the coordinates.
+
+        Returns
+        -------
+        iterator
+            Numbers, or tuples of an attribute with joint values.
+        """
         if isinstance(self.shape, tuple):
             return itertools.product(*map(range, self.shape))
         return iter(range(self.shape))
@@ -93,7 +99,24 @@ class Attribute:
 
 
 def signed(*shape: int) -> Attribute:
-    """An attribute whose values have weights: ``signed(3)``, or ``signed(3, 2)`` for joint ones."""
+    """An attribute whose values have weights.
+
+    Parameters
+    ----------
+    *shape
+        How many values it has; several numbers for joint values.
+
+    Returns
+    -------
+    Attribute
+        With ``signed=True``.
+
+    Examples
+    --------
+    >>> from linattn_fast import programs
+    >>> programs.signed(3), programs.signed(3, 2).size
+    (Attribute(shape=3, signed=True), 6)
+    """
     return Attribute(shape[0] if len(shape) == 1 else shape, signed=True)
 
 
@@ -102,7 +125,7 @@ class Record:
 
     Parameters
     ----------
-    attributes
+    **attributes
         Name to number of values, shape of joint values, or :class:`Attribute`.
 
     Examples
@@ -149,7 +172,20 @@ class Record:
         return self.attributes[name]
 
     def coordinate(self, name: str, value: object) -> int:
-        """Where the value of an attribute stands in a token."""
+        """Where the value of an attribute stands in a token.
+
+        Parameters
+        ----------
+        name
+            Of the attribute.
+        value
+            One of its values.
+
+        Returns
+        -------
+        int
+            From 0 to d - 1.
+        """
         return self.starts[name] + self.require(name, "name").index(value, name)
 
     @cached_property
@@ -183,14 +219,40 @@ class Record:
         return entries
 
     def vector(self, token: Token) -> Floats:
-        """Token as a vector (d,)."""
+        """Token as a vector.
+
+        Parameters
+        ----------
+        token
+            Attribute to value; of a signed attribute also value to weight.
+
+        Returns
+        -------
+        array (d,)
+            The sum of the values' unit vectors.
+
+        Raises
+        ------
+        ValueError
+            There is no such attribute or value, or several of an attribute that is not signed.
+        """
         z = np.zeros(self.d)
         for coordinate, weight in self.entries(token):
             z[coordinate] += weight
         return z
 
     def token(self, vector: object) -> dict[str, Value | dict[Value, float]]:
-        """Vector (d,) as a token.
+        """Vector as a token.
+
+        Parameters
+        ----------
+        vector
+            An array (d,).
+
+        Returns
+        -------
+        dict
+            Attribute to value; of a signed attribute value to weight. What is zero is left out.
 
         Raises
         ------
@@ -214,7 +276,18 @@ class Record:
         return token
 
     def weights(self, z: Floats) -> dict[str, dict[Value, float]]:
-        """Attribute to value to weight, of whatever is not zero in a vector (d,)."""
+        """Whatever is not zero in a vector, a token or not.
+
+        Parameters
+        ----------
+        z
+            An array (d,).
+
+        Returns
+        -------
+        dict
+            Attribute to value to weight.
+        """
         found: dict[str, dict[Value, float]] = {}
         for coordinate in np.flatnonzero(z):
             name, value = self.places[coordinate]

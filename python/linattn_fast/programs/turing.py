@@ -132,6 +132,11 @@ class TuringSimulator(Program):
             Symbols of the machine, a string if they are letters; blanks everywhere else.
         at
             Cell of the word's first symbol, where the head starts.
+
+        Returns
+        -------
+        list
+            Tokens: the table, the tape, and the head.
         """
         if not isinstance(machine, TuringMachine):
             raise TypeError(f"machine: a TuringMachine is needed, got {type(machine).__name__}")
@@ -169,6 +174,16 @@ class TuringSimulator(Program):
             Steps of the machine, at most.
         heads
             The layer, compiled or learned; None for the program itself.
+
+        Returns
+        -------
+        Computation
+            What the layer says the machine did.
+
+        Raises
+        ------
+        ValueError
+            The layer wrote something else than steps of a Turing machine.
         """
         context = self.context(machine, word, at=at)
         halting = [
@@ -185,7 +200,23 @@ class TuringSimulator(Program):
         return Computation(machine, tuple(self.configurations(run)))
 
     def configurations(self, run: Run) -> list[Configuration]:
-        """State, head and tape before the first step of a run and after each one."""
+        """State, head and tape during a run.
+
+        Parameters
+        ----------
+        run
+            A run of this program, by any layer.
+
+        Returns
+        -------
+        list of Configuration
+            Before the first step and after each one.
+
+        Raises
+        ------
+        ValueError
+            The layer wrote something else than steps of a Turing machine.
+        """
         offset = self.record.starts["cell"], self.record.starts["symbol"]
         cells = slice(offset[0], offset[0] + self.n_cells)
         symbols = slice(offset[1], offset[1] + self.n_symbols)
