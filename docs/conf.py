@@ -25,9 +25,6 @@ html_show_copyright = False
 myst_heading_anchors = 4
 smartquotes = False  # a transpose is no apostrophe
 highlight_language = "none"  # indented blocks are formulas
-# Pages that the index lists before they are written. A misspelt name is found all the same: the
-# page it means is then in no list, which is an error.
-suppress_warnings = ["toc.not_readable"]
 
 autosummary_generate = False
 autodoc_member_order = "bysource"

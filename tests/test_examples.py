@@ -62,3 +62,9 @@ def test_in_context_regression_is_learned(tmp_path):
     assert len(errors) == 9 * 5  # sizes; three ridges at one length, and one at two others
     assert min(errors) < 0.6  # predicting 0 has 1.01
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_universal_turing_machine_is_learned():
+    done = run("--traces", 400, "--cells", 3, name="turing_machine.py")
+    assert done.returncode == 0, done.stderr
+    assert "covered: proved" in done.stdout

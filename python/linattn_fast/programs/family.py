@@ -72,7 +72,7 @@ class Family:
         number
             How many.
         rng
-            numpy's generator.
+            Numpy's generator.
 
         Returns
         -------
