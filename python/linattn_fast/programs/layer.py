@@ -56,7 +56,7 @@ class Action:
 
 
 class Layer:
-    """Coefficients of chosen pairs, ready to be applied token by token. Made by :meth:`of`.
+    """Coefficients of chosen pairs, ready to be applied token by token. Made by ``of``.
 
     Examples
     --------
