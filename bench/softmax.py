@@ -292,7 +292,7 @@ def table(rows: dict[str, list[dict[str, object]]]) -> str:
     ]
     for name in SCENARIOS:
         for each in rows.get(name, []):
-            line = Row(**each)  # type: ignore[arg-type]
+            line = Row(**each)  # type: ignore[arg-type]  # read from JSON
             mark = "" if line.ok else " **(short)**"
             lines.append(
                 f"| {line.what} | {line.wanted} | {line.found}{mark} | {line.error} "

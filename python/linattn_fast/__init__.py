@@ -86,7 +86,7 @@ def __getattr__(name: str) -> object:
 
         return LinearAttentionRegressor
     if name == "programs":  # when asked for: most users need none of it
-        import importlib  # noqa: PLC0415
+        import importlib  # noqa: PLC0415  # kept out of the namespace
 
         return importlib.import_module(".programs", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 def _warn_if_not_compiled() -> None:
     import warnings  # noqa: PLC0415  # kept out of the namespace
 
-    from .backend import cpu  # noqa: PLC0415
+    from .backend import cpu  # noqa: PLC0415  # kept out of the namespace
 
     if cpu.MISSING is not None:
         warnings.warn(

@@ -267,8 +267,8 @@ def certify(
             engine = get_backend(backend, tokens)  # a wrong name is an error before any work
             if engine.name != "cuda" and not spectrum:
                 # Both are built on this module
-                from .block_choice import blocks_worth_it  # noqa: PLC0415
-                from .block_fit import certify_blocks  # noqa: PLC0415
+                from .block_choice import blocks_worth_it  # noqa: PLC0415  # imports this
+                from .block_fit import certify_blocks  # noqa: PLC0415  # imports this
 
                 blocks = blocks_worth_it(
                     tokens, weights, positions, chosen, 0, memory_limit, proof=True

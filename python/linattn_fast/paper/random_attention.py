@@ -244,7 +244,11 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         from .models import LinearAttention, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
-        from .training import as_tensors, seconds_per_epoch, use_threads  # noqa: PLC0415
+        from .training import (  # noqa: PLC0415  # PyTorch
+            as_tensors,
+            seconds_per_epoch,
+            use_threads,
+        )
 
         use_threads()
         data = data_sets(plan, d, settings.seed)

@@ -14,19 +14,13 @@ layer. Simulators of automata and Turing machines are such programs (docs/progra
 
 from ..program_certificate import ProgramCertificate
 from .certifying import certify
+from .classic_machines import binary_increment, busy_beaver, palindrome
 from .dfa import Automaton, DfaSimulator
 from .family import Family
 from .layer import Layer
 from .learning import learn
 from .lookup import Lookup, copy, if_then
-from .machine import (
-    Computation,
-    Configuration,
-    TuringMachine,
-    binary_increment,
-    busy_beaver,
-    palindrome,
-)
+from .machine import Computation, Configuration, TuringMachine
 from .program import Program, Run
 from .record import Attribute, Record, signed
 from .turing import TuringSimulator
