@@ -203,7 +203,7 @@ def iterations() -> dict[str, object]:
             engine, features = get_backend("cpu"), la.Features(d)
             operator = engine.normal_operator(batch, targets, None, "last", features, keep=True)
             W = operator.total_weight
-            whitening = whiten(operator.kronecker_factors(), W, 0.0)
+            whitening = whiten(operator.kronecker_factors(), W, 0.0, operator.features)
             gradient = operator.gradient(np.zeros((1, features.count))).gradient / W
             right = whitening.transpose(gradient)
             state = conjugate_gradients(operator, whitening, 0.0, right, tolerance=1e-10, limit=500)

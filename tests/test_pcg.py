@@ -103,7 +103,7 @@ def test_planted_coefficients_are_no_worse_than_those_of_an_svd(condition, rotat
 
 def iterations_to(tolerance, Z, y):
     operator = operator_of(Z, y)
-    whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0)
+    whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0, operator.features)
     gradient = operator.gradient(np.zeros((1, operator.features.count))).gradient
     right = whitening.transpose(gradient / operator.total_weight)
     state = conjugate_gradients(operator, whitening, 0.0, right, tolerance=tolerance, limit=500)
@@ -179,7 +179,7 @@ def test_null_directions_of_the_second_moment_are_found_and_left_out(rng, backen
     H = la.cubic_features(Z)
     y = rng.standard_normal((len(Z), 2))
     operator = operator_of(Z, y, backend)
-    whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0)
+    whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0, operator.features)
     rank = np.linalg.matrix_rank(H)
     assert rank < whitening.shape[0] * whitening.shape[1]  # what this is about
     fit = la.fit(Z, y, solver="pcg", heads=None, backend=backend).get()

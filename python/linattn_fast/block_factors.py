@@ -50,6 +50,8 @@ class Block:
 
     features: npt.NDArray[np.intp]
     form: MatrixMaker
+    sizes: Floats
+    """From which D is taken, (features,)."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor 
     """Factorise every block, or say why that is not safe for the matrix as a whole."""
     factors = []
     for block in blocks:
-        factor = try_cholesky(block.form(), steps)
+        factor = try_cholesky(block.form(), steps, block.sizes)
         if isinstance(factor, str):  # A is at least as ill-conditioned as any of its blocks
             return factor
         factors.append(factor)
@@ -122,7 +124,7 @@ def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor 
 def decompose_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor:
     """Eigendecomposition of every block; eigenvalues count by the largest of all blocks."""
     level = rounding_level(sum(len(block.features) for block in blocks), steps)
-    pairs = [eigenpairs(block.form()) for block in blocks]
+    pairs = [eigenpairs(block.form(), block.sizes) for block in blocks]
     largest = max(float(values[-1]) for values, _, _ in pairs)
     factors = []
     for values, vectors, scale in pairs:
@@ -148,10 +150,9 @@ def _blocks(moments: Moments, alpha: float) -> list[Block]:
     def form(group: npt.NDArray[np.intp]) -> Floats:
         return normal_matrix(moments_of(moments, group), alpha)()
 
-    return [
-        Block(features_of_group(moments.features, group), partial(form, group))
-        for group in query_groups(moments)
-    ]
+    sizes = moments.feature_sizes(alpha)
+    where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
+    return [Block(features, partial(form, group), sizes[features]) for group, features in where]
 
 
 def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
@@ -165,7 +166,7 @@ def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto"
     """Factorise Lambda + alpha I; :func:`linattn_fast.solve.factorise`, or that for blocks."""
     blocks, steps = _blocks(moments, alpha), moments.rounding_steps
     if len(blocks) == 1:
-        return factorise(blocks[0].form, solver, steps=steps)
+        return factorise(blocks[0].form, solver, steps=steps, sizes=blocks[0].sizes)
     choice = choose(
         lambda: try_cholesky_blocks(blocks, steps), lambda: decompose_blocks(blocks, steps), solver
     )
@@ -178,7 +179,7 @@ def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | st
     blocks, steps = _blocks(moments, alpha), moments.rounding_steps
     factor: Factorisation | str
     if len(blocks) == 1:
-        factor = try_cholesky(blocks[0].form(), steps)
+        factor = try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
     else:
         factor = try_cholesky_blocks(blocks, steps)
     if isinstance(factor, str):

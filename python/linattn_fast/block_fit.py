@@ -57,7 +57,7 @@ def fit_blocks(
 ) -> Fit:
     """Fit every block by itself, and put the coefficients together."""
     limit = as_memory_limit(settings.memory_limit)
-    features, d_out = partition.features, problem.d_out
+    features, d_out, alpha = partition.features, problem.d_out, float(settings.alpha)
     needed = blocks_bytes(partition, d_out)
     what = f"fit: d = {features.d} ({features.count} features), solver 'blocks',"
     require_memory(needed, what, limit)
@@ -82,14 +82,14 @@ def fit_blocks(
             if len(rows.columns) == 0:
                 error += float((Y**2).sum())
                 continue
-            solution = solve_block(rows.H, Y, float(settings.alpha))
+            solution = solve_block(rows.H, Y, alpha, rows.sizes(alpha))
             coefficients[:, rows.columns] = solution.coefficients
             error += solution.squared_error
             condition = max(condition, solution.solved.condition)
             steps = max(steps, solution.steps)
             ways[_WAYS[solution.solved.name]] += 1
             if settings.certify:
-                ranges.append(_range_of(rows, solution, float(settings.alpha), partition))
+                ranges.append(_range_of(rows, solution, alpha, partition))
             done += len(rows.H)
             if report is not None:
                 report(done)
@@ -158,7 +158,8 @@ def certify_blocks(
     with Bar(len(partition.samples), "blocks", progress) as report:
         for rows in partition.rows():
             if len(rows.columns):
-                ranges.append(_range(rows, factorise_block(rows.H), partition))
+                factor = factorise_block(rows.H, rows.sizes())
+                ranges.append(_range(rows, factor, partition))
             done += len(rows.H)
             if report is not None:
                 report(done)
@@ -170,7 +171,8 @@ def _range_of(
     rows: BlockRows, solution: BlockSolution, alpha: float, partition: Partition
 ) -> BlockRange:
     """The range of a block of Lambda; with a ridge, that takes a factorisation of its own."""
-    return _range(rows, solution.solved if alpha == 0 else factorise_block(rows.H), partition)
+    factor = solution.solved if alpha == 0 else factorise_block(rows.H, rows.sizes())
+    return _range(rows, factor, partition)
 
 
 def _range(rows: BlockRows, factor: Factor, partition: Partition) -> BlockRange:

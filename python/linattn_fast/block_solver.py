@@ -57,16 +57,20 @@ class BlockSolution:
     """H'H + alpha I."""
 
 
-def factorise_block(H: Floats) -> Factor:
-    """H'H, by the first of the three ways that is safe."""
-    return _solve(H, np.zeros((len(H), 0)), 0.0)[1]
+def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
+    """H'H, by the first of the three ways that is safe; ``sizes`` as in :func:`solve_block`."""
+    return _solve(H, np.zeros((len(H), 0)), 0.0, sizes)[1]
 
 
-def solve_block(H: Floats, Y: Floats, alpha: float) -> BlockSolution:
-    """Best coefficients, of least norm."""
+def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None) -> BlockSolution:
+    """Best coefficients, of least norm.
+
+    ``sizes``, (p,), are the mean squares that features are scaled by; the diagonal of H'H + alpha I
+    by default.
+    """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]
-    x, factor = _solve(H, targets, alpha)
+    x, factor = _solve(H, targets, alpha, sizes)
     steps: tuple[float, ...] = ()
     if factor.name != "qr":
 
@@ -80,20 +84,21 @@ def solve_block(H: Floats, Y: Floats, alpha: float) -> BlockSolution:
     return BlockSolution(coefficients, error, steps, factor)
 
 
-def _solve(H: Floats, Y: Floats, alpha: float) -> tuple[Floats, Factor]:
+def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Floats, Factor]:
     """C' (p, d_out) before refinement, and the factorisation it comes from."""
     n, p = H.shape
     factor: Factor | str | None = None
     if n >= p or alpha > 0:
         gram = product(H.T, H).T
         add_to_diagonal(gram, alpha)
-        factor = try_cholesky(gram, n)
+        factor = try_cholesky(gram, n, sizes)
     if not isinstance(factor, CholeskyFactor) and alpha == 0:
         factor = _clear_range(H)
     if isinstance(factor, CholeskyFactor | SpectralFactor):
         return _apply(factor, product(H.T, Y)), factor
-    diagonal = (H**2).sum(axis=0) + alpha
-    C, spectral = solve_rows(_pieces(H, Y), n, alpha, diagonal, Y.shape[1])
+    if sizes is None:
+        sizes = (H**2).sum(axis=0) + alpha
+    C, spectral = solve_rows(_pieces(H, Y), n, alpha, sizes, Y.shape[1])
     return C.T, spectral
 
 

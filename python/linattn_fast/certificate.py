@@ -419,6 +419,10 @@ class Source:
         diagonal = self.moments.gram_diagonal() / self.moments.required_weight()
         if self.factor is not None:
             return Coverage(self.factor, diagonal, self.features)
-        made = factorise(self.moments.second_moment, steps=self.moments.rounding_steps)
+        made = factorise(
+            self.moments.second_moment,
+            steps=self.moments.rounding_steps,
+            sizes=self.moments.feature_sizes(),
+        )
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)
         return Coverage(made.factorisation, diagonal, self.features)

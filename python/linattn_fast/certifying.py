@@ -320,7 +320,7 @@ def certifying_factor(
             weight,
             moments.positions,
             0.0,
-            moments.gram_diagonal() / weight,
+            moments.feature_sizes(),
             moments.features,
             0,
         )[1]

@@ -106,6 +106,24 @@ def diagonal(compact: Array, features: Features, positions: Positions) -> Floats
     return entries.reshape(-1)
 
 
+def magnitudes(compact: Array, features: Features, positions: Positions) -> Floats:
+    """Sum of w S_jj S_kk z_l^2 for all features (j,k),l: (count,).
+
+    These are the entries G[((j,j),l), ((k,k),l)].
+    """
+    d, xp = features.d, module_of(compact)
+    j, k = np.triu_indices(d)
+    squares = np.diagonal(pair_table(d))  # the pairs (j, j)
+    first, second = squares[j][:, None], squares[k][:, None]
+    queries = np.diagonal(pair_table(features.n_queries))  # the pairs (l, l)
+    entries: Floats
+    if is_triples(features, positions):
+        entries = compact[xp.asarray(_triple(triple_starts(len(j)), first, second, queries))]
+    else:
+        entries = compact[xp.asarray(pair_table(len(j))[first, second]), xp.asarray(queries)]
+    return entries.reshape(-1)
+
+
 def meeting(compact: Array, features: Features, positions: Positions) -> npt.NDArray[np.bool_]:
     """Which queries l and m have an entry G[(u,l), (v,m)] that is not zero, (n_queries, n_queries).
 

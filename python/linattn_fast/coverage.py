@@ -26,6 +26,8 @@ import numpy as np
 from scipy.linalg import eigh, qr, solve_triangular
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from .backend import get_backend
+from .cancellation import sizes
 from .device import device_of, module_of, on_own_device, put, to_host
 from .features import Features
 from .non_finite import non_finite_error
@@ -37,7 +39,7 @@ from .solve import (
     algebra_of,
     power_of_two_scale,
 )
-from .tokens import Array, Floats, Positions, Tokens
+from .tokens import Array, Floats, Positions, Tokens, total_weight
 
 BATCH_BYTES = 64 << 20
 """Features formed at a time."""
@@ -221,7 +223,10 @@ def coverage_of_samples(
         features /= np.sqrt(len(features))
     n, p = features.shape
     diagonal = (features**2).sum(axis=0)
-    scale = power_of_two_scale(diagonal)
+    magnitudes = get_backend("auto", tokens).summand_sizes(tokens, weights, positions, chosen)
+    weight = total_weight(tokens, weights, positions)
+    means = put(magnitudes.reshape(-1) / weight, like=diagonal)
+    scale = power_of_two_scale(sizes(diagonal, means, int(tokens.lengths.max())))
     features *= scale
     _, sigma, vectors = algebra_of(features).svd(features)
     level = max(n, p) * EPS

@@ -81,7 +81,7 @@ def estimate_certificate(
         return certificate_by_counting(n, positions, noise_samples, source)
     factors = KroneckerFactors(*map(to_host, factors))  # the iteration is SciPy's, on the host
     zeros = int((factors.diagonal == 0).sum())
-    whitening = whiten(factors, operator.total_weight, 0.0)
+    whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
     smallest, condition, verdict = 0.0, float("inf"), "undecided"
     if zeros:

@@ -83,7 +83,7 @@ def _solve_with_data(
             weight,
             problem.positions,
             alpha,
-            moments.gram_diagonal() / weight + alpha,
+            moments.feature_sizes(alpha),
             moments.features,
             moments.d_out,
         )

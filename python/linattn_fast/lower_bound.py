@@ -33,7 +33,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cholesky import cholesky_in_place
-from .features import pair_count, pair_table
 from .moments import Moments
 from .query_groups import moments_of, query_groups
 from .solve import equilibrate
@@ -69,23 +68,6 @@ def relative_error(moments: Moments) -> float:
     wide = gamma(3 * (how.longest + 2) + 8 + how.wide)
     narrow = gamma(how.narrow, NARROW_UNIT)
     return wide + narrow + wide * narrow
-
-
-def magnitudes(moments: Moments, gram: Floats) -> Floats:
-    """m[(j,k),l] of every feature: (p,).
-
-    G[((j,j),l), ((k,k),l)] of the dense Gram; with chosen features, which may lack these pairs, the
-    same sums accumulated on their own.
-    """
-    if moments.magnitudes is not None:
-        return moments.magnitudes.reshape(-1)
-    d, n_queries = moments.d, moments.features.n_queries
-    j, k = np.triu_indices(d)
-    squares = np.diagonal(pair_table(d))  # the pairs (j, j)
-    l = np.arange(n_queries)
-    rows = squares[j][:, None] * n_queries + l  # (q, n_queries)
-    columns = squares[k][:, None] * n_queries + l
-    return np.asarray(gram[rows, columns].reshape(pair_count(d) * n_queries))
 
 
 def proves_positive(matrix: Floats) -> bool:
@@ -135,7 +117,7 @@ def prove(moments: Moments, estimate: float) -> Proof:
 def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
-    less = lost * magnitudes(moments, gram)
+    less = lost * moments.summand_sizes()
     scale = equilibrate(gram)
     shift = (less + tau) * scale**2
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)

@@ -78,7 +78,7 @@ def solve_on_data(
     total_weight: float,
     positions: Positions,
     alpha: float,
-    diagonal: Floats,
+    sizes: Floats,
     chosen: Features,
     d_out: int,
 ) -> tuple[Floats, SpectralFactor]:
@@ -90,24 +90,25 @@ def solve_on_data(
         The data, in one or more batches, and what it comes to.
     alpha
         Ridge.
-    diagonal
-        Diagonal of Lambda + alpha I, (p,), from which D is taken.
+    sizes
+        Mean squares from which D is taken, (p,): the diagonal of Lambda + alpha I, or nearly
+        (:mod:`linattn_fast.cancellation`).
     chosen
         Which features take part.
     d_out
         Outputs; may be 0.
     """
     root = np.sqrt(total_weight)
-    rows = (block / root for block in _blocks(batches, positions, chosen, 2 * len(diagonal)))
-    return solve_rows(rows, n_samples, alpha, diagonal, d_out)
+    rows = (block / root for block in _blocks(batches, positions, chosen, 2 * len(sizes)))
+    return solve_rows(rows, n_samples, alpha, sizes, d_out)
 
 
 def solve_rows(
-    rows: Iterable[Floats], n_samples: int, alpha: float, diagonal: Floats, d_out: int
+    rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
 ) -> tuple[Floats, SpectralFactor]:
     """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
-    p, xp, algebra = len(diagonal), module_of(diagonal), algebra_of(diagonal)
-    scale = power_of_two_scale(diagonal)
+    p, xp, algebra = len(sizes), module_of(sizes), algebra_of(sizes)
+    scale = power_of_two_scale(sizes)
     triangle = None
     if alpha > 0:
         triangle = xp.zeros((p, p + d_out))

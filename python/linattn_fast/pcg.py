@@ -297,7 +297,7 @@ def _solved(solve: _Solve) -> PcgSolution:
     operator, alpha = solve.operator, solve.alpha
     weight = operator.total_weight
     factors = operator.kronecker_factors()
-    whitening = whiten(factors, weight, alpha)
+    whitening = whiten(factors, weight, alpha, operator.features)
     if alpha > 0:
         solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
     zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from .cancellation import rounding_of_feature, sizes
 from .features import Features
 from .non_finite import non_finite_error, underflow_error
 from .prefixes import Numbers, Samples, distinct_rows, occurring_pairs
@@ -51,6 +53,14 @@ class BlockRows:
     """sqrt(w / W), (rows,)."""
     diagonal: Floats
     """Of H'H, (p_b,), all positive."""
+    magnitudes: Floats
+    """Mean w S_jj S_kk z_l^2, (p_b,), or 0 where that is far from mattering."""
+    longest: int
+    """Tokens of the longest sample."""
+
+    def sizes(self, alpha: float = 0.0) -> Floats:
+        """Mean squares that features of H'H + alpha I are scaled by, (p_b,)."""
+        return sizes(self.diagonal + alpha, self.magnitudes, self.longest)
 
 
 @dataclass(frozen=True)
@@ -77,16 +87,25 @@ class Partition:
         """Samples of each block."""
         return np.array([len(block.rows) for block in self.blocks], np.int64)
 
+    @cached_property
+    def _coordinates(self) -> Numbers:
+        """Those of the pairs that occur, ascending."""
+        return np.unique(self.features.pairs[self.pairs])
+
     def rows(self) -> Iterator[BlockRows]:
         """Form the rows of each block in turn; raises where all squares of features underflow."""
         lost, found = False, 0
+        pairs = self.features.pairs[self.pairs]
+        squares = np.stack([self._coordinates, self._coordinates], axis=1)
         for together in self._together():
             order = np.concatenate([block.rows for block in together])
-            s = self.samples.take(order).pair_sums(self.features.pairs[self.pairs])
+            # With the squares (j, j), which say how large the summands of S_jk are
+            s = self.samples.take(order).pair_sums(np.concatenate([pairs, squares]))
             last = 0
             for block in together:
                 first, last = last, last + len(block.rows)
-                rows, less = self._rows_of(block, s[first:last])
+                here = s[first:last]
+                rows, less = self._rows_of(block, here[:, : len(pairs)], here[:, len(pairs) :])
                 lost |= less
                 found += len(rows.columns)
                 yield rows
@@ -107,8 +126,11 @@ class Partition:
         if waiting:
             yield waiting
 
-    def _rows_of(self, block: QueryBlock, s: Floats) -> tuple[BlockRows, bool]:
-        """Rows from s (rows, n_pairs), and whether features are left out that underflow."""
+    def _rows_of(self, block: QueryBlock, s: Floats, squares: Floats) -> tuple[BlockRows, bool]:
+        """Rows from s (rows, n_pairs), and whether features are left out that underflow.
+
+        ``squares`` are S_jj of the coordinates that occur in a pair, (rows, coordinates).
+        """
         features = self.features
         z = self.samples.take(block.rows).query_tokens()[:, features.queries[block.queries]]
         w = np.ones(len(s)) if self.weights is None else self.weights[block.rows]
@@ -125,7 +147,18 @@ class Partition:
         if not kept.all():
             lost = bool(H[:, ~kept].any())
             H, columns, diagonal = np.ascontiguousarray(H[:, kept]), columns[kept], diagonal[kept]
-        return BlockRows(block, columns, H, root, diagonal), lost
+        longest = int(self.samples.lengths[block.rows].max())
+        magnitudes = np.zeros(len(columns))
+        u, l = np.divmod(columns, features.n_queries)
+        l = np.searchsorted(block.queries, l)
+        with np.errstate(over="ignore", under="ignore"):
+            energy = (root[:, None] * z) ** 2  # (rows, queries)
+            most = (squares.max(axis=1, initial=0.0) ** 2) @ energy  # no magnitude is above this
+            doubt = np.flatnonzero(diagonal <= rounding_of_feature(longest) ** 2 * most[l])
+            j, k = np.searchsorted(self._coordinates, features.pairs[u[doubt]].T)
+            summands = squares[:, j] * squares[:, k] * energy[:, l[doubt]]
+            magnitudes[doubt] = summands.sum(axis=0)
+        return BlockRows(block, columns, H, root, diagonal, magnitudes, longest), lost
 
 
 def partition(

@@ -4,6 +4,7 @@ Everything starts from the equilibrated matrix
 
     A = D (Lambda + alpha I) D,    D = diag(2^k), so that A has a diagonal in [1/2, 2]
 
+(features that are nothing but rounding stay small in A, see :mod:`linattn_fast.cancellation`).
 Powers of two round nothing, and A does not see how the tokens are scaled, so what counts as zero in
 A is a matter of rounding and not of units. With p features, machine precision eps and `steps` the
 number of additions that the entries of Lambda have gone through:
@@ -97,9 +98,12 @@ def power_of_two_scale(diagonal: Floats) -> Floats:
     return scale
 
 
-def equilibrate(matrix: Floats) -> Floats:
-    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal."""
-    scale = power_of_two_scale(matrix.diagonal())
+def equilibrate(matrix: Floats, sizes: Floats | None = None) -> Floats:
+    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal.
+
+    ``sizes``, (p,), stand in for the diagonal of the matrix where D is to be taken from them.
+    """
+    scale = power_of_two_scale(matrix.diagonal() if sizes is None else sizes)
     matrix *= scale
     matrix *= scale[:, None]
     return scale
@@ -245,10 +249,12 @@ _AT_ONCE = 1 << 20
 """Entries of a matrix that are looked at together."""
 
 
-def try_cholesky(matrix: Floats, steps: int = 0) -> CholeskyFactor | str:
+def try_cholesky(
+    matrix: Floats, steps: int = 0, sizes: Floats | None = None
+) -> CholeskyFactor | str:
     """Factorise in place, or say why that is not safe; either way the matrix is overwritten."""
     p = len(matrix)
-    scale = equilibrate(matrix)
+    scale = equilibrate(matrix, sizes)
     norm = _norm(matrix)
     algebra = algebra_of(matrix)
     factor, failed = algebra.cholesky(matrix)
@@ -298,19 +304,23 @@ def spectral_factor(
     return SpectralFactor(values, kept, scale, basis, inverse, level, margin, name)
 
 
-def decompose(matrix: Floats, steps: int = 0, *, scaled: bool = True) -> SpectralFactor:
+def decompose(
+    matrix: Floats, steps: int = 0, sizes: Floats | None = None, *, scaled: bool = True
+) -> SpectralFactor:
     """Eigendecomposition of the equilibrated matrix; the matrix is overwritten.
 
     Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
     """
-    values, vectors, scale = eigenpairs(matrix, scaled=scaled)
+    values, vectors, scale = eigenpairs(matrix, sizes, scaled=scaled)
     level = rounding_level(len(matrix), steps)
     return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level)
 
 
-def eigenpairs(matrix: Floats, *, scaled: bool = True) -> tuple[Floats, Floats, Floats]:
+def eigenpairs(
+    matrix: Floats, sizes: Floats | None = None, *, scaled: bool = True
+) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues, ascending, and vectors of A, and D's diagonal; the matrix is overwritten."""
-    scale = equilibrate(matrix) if scaled else module_of(matrix).ones(len(matrix))
+    scale = equilibrate(matrix, sizes) if scaled else module_of(matrix).ones(len(matrix))
     values, vectors = algebra_of(matrix).eigenpairs(matrix)
     return values, vectors, scale
 
@@ -325,7 +335,12 @@ class Choice:
 
 
 def factorise(
-    form: MatrixMaker, solver: str = "auto", *, steps: int = 0, scaled: bool = True
+    form: MatrixMaker,
+    solver: str = "auto",
+    *,
+    steps: int = 0,
+    sizes: Floats | None = None,
+    scaled: bool = True,
 ) -> Choice:
     """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
 
@@ -338,6 +353,8 @@ def factorise(
         why.
     steps
         Additions that the entries of the matrix have gone through.
+    sizes
+        (p,), from which D is taken in the place of the diagonal.
     scaled
         Whether the eigendecomposition is of the equilibrated matrix.
 
@@ -347,8 +364,8 @@ def factorise(
         "cholesky" was asked for and is not safe.
     """
     return choose(
-        lambda: try_cholesky(form(), steps),
-        lambda: decompose(form(), steps, scaled=scaled),
+        lambda: try_cholesky(form(), steps, sizes),
+        lambda: decompose(form(), steps, sizes, scaled=scaled),
         solver,
     )
 

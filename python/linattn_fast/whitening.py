@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+
 from .device import module_of
+from .features import Features
 from .normal_operator import KroneckerFactors
 from .solve import EPS, SpectralFactor, algebra_of, decompose
 from .tokens import Floats
 from .two_sided import two_sided
+
+_CANCELLED = 1e-12
+"""Entries of S below this share of their summands are rounding: ten times that of 900 tokens."""
 
 
 class Coordinates(Protocol):
@@ -105,7 +111,27 @@ def _inverse_root(factor: SpectralFactor) -> Floats:
     return factor.shortest(xp.diag(1 / xp.sqrt(kept)))
 
 
-def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whitening:
+def _pair_sizes(A: Floats, features: Features) -> Floats:
+    """Diagonal of A, (n_pairs,), but for pairs that may be nothing but cancellation.
+
+    These have mean w S_jj S_kk, which is an entry of A where both squares take part; see
+    :mod:`linattn_fast.cancellation`.
+    """
+    xp, d = module_of(A), features.d
+    where = np.full((d, d), -1)
+    where[tuple(features.pairs.T)] = np.arange(features.n_pairs)
+    first, second = np.diagonal(where)[features.pairs.T]  # of (j, j) and (k, k)
+    diagonal = A.diagonal()
+    magnitudes = xp.where(
+        xp.asarray((first >= 0) & (second >= 0)), A[xp.asarray(first), xp.asarray(second)], 0.0
+    )
+    sizes: Floats = xp.where(diagonal <= _CANCELLED**2 * magnitudes, magnitudes, diagonal)
+    return sizes
+
+
+def whiten(
+    factors: KroneckerFactors, total_weight: float, alpha: float, features: Features
+) -> Whitening:
     """Whiten A (x) B + alpha I.
 
     With a ridge, both factors are diagonal in their eigenvectors, and so is the sum. Without one
@@ -122,7 +148,8 @@ def whiten(factors: KroneckerFactors, total_weight: float, alpha: float) -> Whit
         condition = float((products[-1, -1] + alpha) / (products[0, 0] + alpha))
         scale = 1 / xp.sqrt(products + alpha)
         return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
-    first, second = decompose(A), decompose(B)
+    first = decompose(A, sizes=_pair_sizes(A, features))
+    second = decompose(B)
     left, right = _inverse_root(first), _inverse_root(second)
     scale = xp.ones((first.rank, second.rank))
     condition = first.condition * second.condition
