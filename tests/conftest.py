@@ -18,10 +18,13 @@ import stand_in_cuda
 from hypothesis import HealthCheck, settings
 
 import linattn_fast as la
+from linattn_fast import sources
 from linattn_fast.backend import BatchMoments, cpu, cuda, cuda_extension
 from linattn_fast.backend.reference import NumpyBackend
 from linattn_fast.device import to_host
 from linattn_fast.tokens import Tokens
+
+pytest_plugins = ["cli_session"]  # its fixtures: folder, truth, data, model
 
 settings.register_profile(
     "linattn",
@@ -111,6 +114,11 @@ def plant(rng: np.random.Generator, d: int, heads: int, d_out: int) -> la.Heads:
     return la.Heads(rng.standard_normal((heads, d_out, d)), rng.standard_normal((heads, d, d)))
 
 
+def relative(a: np.ndarray, b: np.ndarray) -> float:
+    """Distance of a from b, relative to b."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
 def magnitudes(
     tokens: Tokens, y: Tokens | None, w: np.ndarray | None = None, positions: str = "last"
 ) -> BatchMoments:
@@ -185,3 +193,10 @@ def library(name: str) -> types.ModuleType:
     if os.environ.get("LINATTN_REQUIRE_LIBRARIES"):
         return importlib.import_module(name)
     return pytest.importorskip(name, reason=f"{name} is an optional library")
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """Batches of 2,000 bytes, whatever the moments."""
+    monkeypatch.setattr(sources, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(sources, "_LARGEST_BATCH", 0)

@@ -2,16 +2,12 @@ import loops
 import numpy as np
 import pytest
 import scipy.linalg
-from conftest import EPS, plant
+from conftest import EPS, plant, relative
 
 import linattn_fast as la
 from linattn_fast.normal_operator import Gradient
 from linattn_fast.residuals import refine_on_data
 from linattn_fast.solve import factorise
-
-
-def relative(a, b):
-    return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
 @pytest.mark.parametrize("d", [2, 3, 4, 6, 8, 12])
