@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from .block_coverage import BlockCoverage, BlockRange
-from .certificate import Certificate, Source, Verdict
+from .certificate import Certificate, Verdict
+from .certificate_source import Source
 from .certifying import extreme_eigenvalues, judge, unseen_features
 from .features import Features
 from .lower_bound import UNIT, Proof, gamma, prove

@@ -13,7 +13,8 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
-from .certificate import Certificate, Source, Verdict
+from .certificate import Certificate, Verdict
+from .certificate_source import Source
 from .device import device_of, module_of, on_device, put, to_host
 from .features import Features, as_features
 from .lower_bound import Proof, prove

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import LinearOperator, lobpcg
 
-from .certificate import Certificate, Source
+from .certificate import Certificate
+from .certificate_source import Source
 from .certifying import certificate_by_counting, largest_eigenvalue
 from .device import to_host
 from .normal_operator import KroneckerFactors, NormalOperator

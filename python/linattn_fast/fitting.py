@@ -16,20 +16,19 @@ from functools import partial
 from typing import Any, Literal
 
 from .assembling import assemble
+from .automatic import chosen_by_auto
 from .backend import Precision, get_backend
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .block_fit import fit_blocks
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
-from .choosing import choose_solver
 from .device import device_memory, device_of, on_device
 from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
-from .machine import usable_memory
 from .matrix_free import fit_pcg
-from .memory import as_memory_limit, estimate_memory, in_words
+from .memory import as_memory_limit
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .pcg import Pcg
@@ -298,7 +297,7 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
         )
     why = "asked for"
     if solver == "auto" and not once:
-        settings, why = _chosen(settings, problem)
+        settings, why = chosen_by_auto(settings, problem)
         if isinstance(problem, Problem) and (exact := fit_exact_part(problem, settings)):
             return exact
     settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
@@ -366,48 +365,3 @@ def _after(stages: Stages, fit: Fit) -> Fit:
     """The fit with the seconds of what went before it."""
     seconds = {name: stages.get(name, 0.0) + fit.info.seconds.get(name, 0.0) for name in stages}
     return replace(fit, info=replace(fit.info, seconds={**fit.info.seconds, **seconds}))
-
-
-def _chosen(settings: Settings, problem: Data) -> tuple[Settings, str]:
-    """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
-    n, features = problem.n_samples, problem.features
-    limit = as_memory_limit(settings.memory_limit)
-    if isinstance(settings.heads, int):
-        if n is not None and n < features.count:
-            why = f"{n} samples are fewer than the {features.count} features"
-            return replace(settings, solver="dual"), why
-        return settings, "a number of heads needs the Gram in any case"
-    if isinstance(problem, StreamedProblem):
-        return _chosen_for_stream(settings, problem, limit)
-    name, why = choose_solver(
-        features,
-        problem.d_out,
-        problem.positions,
-        problem.n_samples,
-        len(problem.tokens) if problem.positions == "all" else problem.n_samples,
-        certify=settings.certify,
-        memory_limit=limit,
-    )
-    if name == "cholesky":
-        return settings, why
-    return replace(settings, solver="dual" if name == "dual" else "pcg"), why
-
-
-def _chosen_for_stream(
-    settings: Settings, problem: StreamedProblem, limit: int | None
-) -> tuple[Settings, str]:
-    """Cholesky, which reads the data least often, or for few samples the dual; else PCG."""
-    n, features = problem.n_samples, problem.features
-    estimate = estimate_memory(
-        problem.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
-    )
-    available = usable_memory() if limit is None else limit
-    few = n is not None and n < features.count
-    if few and estimate["dual"] + problem.bytes_to_load <= available:
-        why = f"{n} samples are fewer than the {features.count} features"
-        return replace(settings, solver="dual"), why
-    if estimate["cholesky"] <= available:
-        return settings, "a stream, which Cholesky reads least often"
-    size = in_words(estimate["cholesky"])
-    why = f"Cholesky needs {size}, more than the {in_words(available)} that may be used"
-    return replace(settings, solver="pcg"), why

@@ -8,7 +8,7 @@ from typing import Any
 
 from .assembling import assemble
 from .backend import get_backend
-from .certificate import Source
+from .certificate_source import Source
 from .certifying import counted_on_data
 from .estimated_certificate import estimate_certificate
 from .machine import usable_memory
