@@ -140,7 +140,7 @@ def test_lbfgs_finds_what_levenberg_marquardt_finds(rng):
 def test_large_layers_are_left_to_lbfgs(monkeypatch, rng):
     called = []
     monkeypatch.setattr(
-        "linattn_fast.softmax.fitting.quasi_newton", lambda *a, **k: called.append(a) or 1 / 0
+        "linattn_fast.softmax.settings.quasi_newton", lambda *a, **k: called.append(a) or 1 / 0
     )
     with pytest.raises(ZeroDivisionError):
         softmax.fit(rng.standard_normal((20, 2, 46)), rng.standard_normal((20, 2)), heads=1)

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..tokens import Floats
 from .examples import Examples
 from .reduced import Point
 from .starts import TokenSpace
 
 _SAME = 1e-8
+"""Differences of tokens, relative to them, that are rounding errors."""
+_ALIKE = 1e-6
+"""Difference of what two heads read, relative to that, below which they attend alike."""
 _UNCERTAIN = 1e-10
 """Variance of what a query reads, relative to the tokens', below which it says nothing of Theta."""
 _FEW_UNCERTAIN = 0.01
+"""Share of the queries that read a mixture below which a head is saturated."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,16 @@ def _token_cases(examples: Examples) -> list[Case]:
     found = []
     sizes = np.abs(queries).max(axis=0)
     spread = np.max([np.abs(group.keys).max(axis=(0, 1)) for group in examples.groups], axis=0)
-    constant = np.flatnonzero(spread <= _SAME * np.maximum(sizes, sizes.max()))
-    one_hot = ((queries != 0).sum(axis=1) == 1).all() and len(np.unique(queries.sum(axis=1))) == 1
+    constant = np.flatnonzero(spread <= _SAME * sizes)
     if constant.size:
         names = ", ".join(str(int(j)) for j in constant)
+        s = "s" if constant.size > 1 else ""
         text = (
-            f"coordinate {names} is the same for all tokens of a sequence, so column {names} of "
-            "every Theta_i has no effect"
+            f"coordinate{s} {names} {'are' if s else 'is'} the same for all tokens of a sequence, "
+            f"so column{s} {names} of every Theta_i {'have' if s else 'has'} no effect"
         )
         found.append(Case("constant coordinate", text))
-    if one_hot:
+    if _is_one_hot(queries, sizes):
         text = (
             "coordinates add up to a constant, so a number added to a row of Theta_i has no effect"
         )
@@ -80,6 +85,15 @@ def _token_cases(examples: Examples) -> list[Case]:
     return found
 
 
+def _is_one_hot(queries: Floats, sizes: Floats) -> bool:
+    """Whether tokens have one coordinate other than zero, always of that coordinate's size.
+
+    Tokens have unit size coordinate by coordinate here, so that size is not the same for all.
+    """
+    hot = queries != 0
+    return bool((hot.sum(axis=1) == 1).all() and (np.where(hot, queries, sizes) == sizes).all())
+
+
 def _head_cases(point: Point, *, fewer_fits: bool) -> list[Case]:
     """What the learned heads say."""
     m, d = point.Theta.shape[:2]
@@ -93,7 +107,7 @@ def _head_cases(point: Point, *, fewer_fits: bool) -> list[Case]:
         (i, j)
         for i in range(m)
         for j in range(i + 1, m)
-        if np.linalg.norm(reads[:, i] - reads[:, j]) <= 1e-6 * size
+        if np.linalg.norm(reads[:, i] - reads[:, j]) <= _ALIKE * size
     ]
     if equal:
         pairs = ", ".join(f"{i} and {j}" for i, j in equal)
