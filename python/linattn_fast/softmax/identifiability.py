@@ -85,7 +85,7 @@ def _head_norms(heads: Floats) -> Floats:
 def evidence_bytes(m: int, d: int, d_out: int) -> int:
     """Memory that :func:`identifiability` takes at most: H and what is made of it, C likewise."""
     n = m * d * d
-    return 8 * n * (6 * n + 4 * m * d * d_out)
+    return 8 * n * (7 * n + 4 * m * d * d_out)
 
 
 def identifiability(point: Point) -> Identifiability:
