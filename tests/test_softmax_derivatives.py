@@ -104,6 +104,16 @@ def test_standard_errors_are_those_of_the_whole_regression(rng):
     assert np.allclose(found, expected, rtol=1e-5)
 
 
+def test_a_head_without_values_is_free_in_every_direction(rng):
+    """Its derivatives are rounding errors, which must not pass for small numbers."""
+    truth, X = planted_layer(rng, 1, 3, logits=2.0), uniform_tokens(rng, 100, 4, 3)
+    Theta = np.concatenate([truth.Theta, rng.standard_normal((1, 3, 3))])
+    known = identifiability(objective(X, truth(X)).at(Theta))
+    assert (known.theta_nullity, known.value_nullity) == (9, 0)
+    assert np.isinf(known.theta_errors[1]).all()
+    assert np.isfinite(known.theta_errors[0]).all()
+
+
 @needs_cpu
 @pytest.mark.parametrize("M", [1, 15, 256, 700, 1300])
 @pytest.mark.parametrize(("d", "p", "d_out"), [(1, 1, 1), (3, 6, 2), (5, 5, 7), (9, 18, 3)])
@@ -187,6 +197,17 @@ def test_values_are_least_squares(rng):
     assert np.allclose(values.W, np.linalg.lstsq(B, Y, rcond=None)[0], rtol=1e-10)
     assert np.abs(B.T @ values.residual).max() < 1e-10
     assert values.gram.rank == 6
+
+
+def test_nearly_dependent_columns_are_told_apart(rng):
+    """Columns 2e-6 apart have an eigenvalue of 1e-12 in B'B; rounding ends at 100 p eps, 1e-13."""
+    B = rng.standard_normal((40, 6))
+    B[:, 1] = B[:, 0] + 2e-6 * rng.standard_normal(40)
+    W = rng.standard_normal((6, 2))
+    values = solve_values(B, B @ W)
+    assert values.gram.rank == 6
+    assert 1e11 < values.gram.condition < 1e14
+    assert np.allclose(values.W, W, atol=1e-3)
 
 
 def test_values_of_dependent_columns_have_the_least_norm(rng):

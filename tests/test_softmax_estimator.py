@@ -62,6 +62,9 @@ def test_searches_and_clones(data):
     assert search.best_params_ == {"heads": 2}
     assert cross_val_score(Regressor(heads=2), X, Y, cv=3).min() > 1 - 1e-9
     assert clone(Regressor(heads=3)).get_params()["heads"] == 3
+    begun = la.softmax.fit(X, Y, heads=2)
+    again = clone(Regressor(heads=2, start=begun)).fit(X, Y)
+    assert [each.kind for each in again.report_.starts] == ["given"]
     doubled = make_pipeline(FunctionTransformer(lambda X: 2 * X), Regressor(heads=2)).fit(X, Y)
     assert doubled.score(X, Y) > 1 - 1e-12
 

@@ -55,6 +55,9 @@ def test_what_softmax_cannot_see_is_d_directions_a_head(rng, truth, case):
     free = np.isinf(known.theta_errors)
     assert free[:, :, 3].all() if case == "constant coordinate" else free.all()
     assert case != "constant coordinate" or not free[:, :, :3].any()
+    values = np.isinf(known.value_errors)
+    assert values[:, 3].all() if case == "constant coordinate" else values.all()
+    assert case != "constant coordinate" or not values[:, :3].any()
 
 
 def test_a_coordinate_that_is_constant_within_sequences_only_is_named(rng, truth):
@@ -121,6 +124,33 @@ def test_saturated_heads_are_named(rng, truth):
     fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
     assert "saturated heads" in names(fit)
     assert fit.report.verdict != "learned"
+
+
+@pytest.mark.parametrize("seed", [2, 5, 6])
+def test_saturated_heads_are_named_where_some_queries_still_mix(seed):
+    """Logits of 256 from 300 sequences: exact fits that leave directions of Theta open."""
+    rng = np.random.default_rng([11, seed])
+    truth, X = planted_layer(rng, 2, 4, logits=256.0), uniform_tokens(rng, 300, 4, 4)
+    fit = softmax.fit(X, truth(X), heads=2, seed=seed)
+    assert fit.report.identifiability.theta_nullity > 0
+    assert names(fit) == ["saturated heads"]
+
+
+def test_saturated_heads_are_named_beside_other_cases(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 2] = 1.0
+    sharp = softmax.Layer(truth.Theta * 1e7, truth.W)
+    fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
+    assert names(fit) == ["constant coordinate", "saturated heads"]
+
+
+def test_heads_that_mix_are_not_called_saturated(rng, truth):
+    """Dependent tokens leave directions of Theta open; that says nothing of the heads."""
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 2] = 1.0
+    sharp = softmax.Layer(truth.Theta * np.array([1.0, 60.0])[:, None, None], truth.W)
+    fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
+    assert names(fit) == ["constant coordinate"]
 
 
 def test_too_few_equations_are_named(rng, truth):

@@ -140,6 +140,8 @@ def test_heads_that_fit_noise_alone_are_not_learned(rng, true, heads):
     truth = planted_layer(rng, true, 4, logits=3.0)
     fit = fitted(truth, uniform_tokens(rng, 100, 4, 4), heads, noise=0.05)
     assert fit.report.verdict == "fits, not identified"
+    assert [case.name for case in fit.report.cases] == ["equal Thetas"]
+    assert fit.report.fewer_heads_error > fit.report.training_error  # by what the noise is worth
 
 
 def test_uniform_attention_with_noise_is_learned(rng):

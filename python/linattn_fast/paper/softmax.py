@@ -138,7 +138,7 @@ def _run(settings: Settings) -> Finding:
 
 def _rate(rows: list[Row]) -> float:
     """Share of rows that were learned."""
-    return sum(r["error"] < _LEARNED for r in rows) / max(1, len(rows))
+    return sum(bool(r["error"] < _LEARNED) for r in rows) / max(1, len(rows))
 
 
 def _draw(figure: Any, rows: list[Row]) -> None:

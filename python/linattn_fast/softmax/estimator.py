@@ -23,7 +23,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
     ----------
     heads
         Number of heads.
-    starts, agreeing, held_out, tolerance, solver, seed, backend
+    start, starts, agreeing, held_out, tolerance, solver, seed, backend
         See :func:`linattn_fast.softmax.fit`.
 
     Attributes
@@ -59,6 +59,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self,
         *,
         heads: int = 1,
+        start: object = None,
         starts: int = 12,
         agreeing: int = 3,
         held_out: float = 0.2,
@@ -68,6 +69,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         backend: str = "auto",
     ) -> None:
         self.heads = heads
+        self.start = start
         self.starts = starts
         self.agreeing = agreeing
         self.held_out = held_out

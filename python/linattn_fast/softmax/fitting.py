@@ -167,7 +167,7 @@ def gather(found: Found, point: Point, split: Split, descend: Descend, tolerance
         more_heads_error=found.more_heads_error,
         uncertain_heads=known.uncertain_heads(point.Theta, point.W),
         identifiability=known.in_units(split.units),
-        cases=named_cases(point, fewer_fits=fewer_fits),
+        cases=named_cases(point, known, fewer_fits=fewer_fits),
     )
 
 

@@ -39,7 +39,9 @@ def theta_of_linear(
     home = found.get()
     sizes = np.linalg.norm(home.V, axis=(1, 2)) * np.linalg.norm(home.Q, axis=(1, 2))
     largest = np.sort(np.argsort(-sizes, kind="stable")[:heads])
-    Theta = space.seen(units.theta_in(home.Q[largest].transpose(0, 2, 1)))
+    Q = home.Q[largest]
+    Q = Q / np.maximum(np.abs(Q).max(axis=(1, 2), keepdims=True), np.finfo(np.float64).tiny)
+    Theta = space.seen(units.theta_in(Q.transpose(0, 2, 1)))
     norms = np.linalg.norm(Theta, axis=(1, 2), keepdims=True)
     return np.asarray(NORMS[0] * np.divide(Theta, norms, out=np.zeros_like(Theta), where=norms > 0))
 
