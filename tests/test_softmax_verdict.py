@@ -64,7 +64,7 @@ def test_all_evidence_together_is_learned():
         ({"cases": (Case("k = 1", "why"),)}, "fits, not identified", "k = 1: why"),
         ({"fewer_fits": True}, "fits, not identified", "one head fewer fits as well"),
         ({"more_heads_error": 0.019}, "fits, not identified", "one head more has a training error"),
-        ({"held_out": HeldOut(0.05, 3, 0)}, "fits, not identified", "3 held-out sequences are too"),
+        ({"held_out": HeldOut(0.05, 3, 0)}, "fits, not identified", "3 held-out sequences cannot"),
         ({"starts": (start(agrees=True),)}, "fits, not identified", "only one of 1 starts found"),
     ],
 )

@@ -219,7 +219,8 @@ def _why_too_little(held_out: HeldOut, solved: bool, starts: tuple[Start, ...]) 
     """Too few sequences or starts to say."""
     reasons = []
     if held_out.sequences <= _FEW_HELD_OUT:
-        reasons.append(f"{held_out.sequences} held-out sequences are too few for a bound (3 / n)")
+        n = held_out.sequences
+        reasons.append(f"{n} held-out sequence{'s' * (n > 1)} cannot bound the violations: 3 / n")
     if not solved and sum(start.agrees for start in starts) < 2:
         reasons.append(f"only one of {len(starts)} starts found it, and the fit is not exact")
     return reasons
