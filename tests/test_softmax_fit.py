@@ -7,9 +7,12 @@ import pytest
 from conftest import needs_cpu
 
 import linattn_fast as la
+from linattn_fast.softmax.examples import Examples, Units
+from linattn_fast.softmax.linear_start import theta_of_linear
 from linattn_fast.softmax.planted import KINDS, planted_layer, uniform_tokens
 from linattn_fast.softmax.search import head_distance
 from linattn_fast.softmax.starts import NORMS, TokenSpace
+from linattn_fast.tokens import as_tokens
 
 softmax = la.softmax
 EXACT = 1e-9
@@ -108,9 +111,6 @@ def test_starts_have_the_norms_of_the_issue(rng):
 
 
 def _examples(X):
-    from linattn_fast.softmax.examples import Examples
-    from linattn_fast.tokens import as_tokens
-
     return Examples.of(as_tokens(X), None)
 
 
@@ -191,6 +191,22 @@ def test_linear_attention_starts_a_softmax_layer_and_is_compared_with_it(rng):
         fit.compare(linear, new, truth(new)[..., :3])
     with pytest.raises(ValueError, match="^X: tokens must have d = 4 coordinates, got 3"):
         fit.compare(linear, new[..., :3], truth(new))
+
+
+def test_a_linear_head_starts_the_softmax_head_that_it_is_the_limit_of(rng):
+    """Without a mean token, a small Theta is linear attention with Q = Theta'."""
+    Theta, W = rng.standard_normal((1, 3, 3)), rng.standard_normal((1, 3, 2))
+    half = uniform_tokens(rng, 40, 3, 3)
+    X = np.concatenate([half, -half], axis=1)
+    linear = la.Heads(W.transpose(0, 2, 1), Theta.transpose(0, 2, 1))
+    y, small = linear(X, positions="all").ravel(), softmax.Layer(1e-6 * Theta, W)(X).ravel()
+    assert abs(y @ small) > (1 - 1e-9) * np.linalg.norm(y) * np.linalg.norm(small)
+    examples = _examples(X)
+    units = Units(np.ones(3), 1.0)
+    found = theta_of_linear(linear, 1, TokenSpace.of(examples), units)
+    assert np.allclose(found, NORMS[0] * Theta / np.linalg.norm(Theta))
+    both = la.Heads(linear.V[[0, 0]] * [[[0.5]], [[1.0]]], np.stack([np.eye(3), linear.Q[0]]))
+    assert np.allclose(theta_of_linear(both, 1, TokenSpace.of(examples), units), found)
 
 
 def test_linear_heads_of_tokens_in_other_units_start_the_same(rng):
