@@ -258,6 +258,7 @@ def test_progress_counts_starts(rng):
         ({"start": np.full((1, 3, 3), 1e101)}, ValueError, "^start: the logits overflow"),
         ({"backend": "cuda"}, ValueError, "^backend: softmax layers are learned on the host"),
         ({"X": np.full((6, 2, 3), 1e80)}, ValueError, "^X: a root mean square .* got 1e.80"),
+        ({"X": np.full((6, 2, 3), 1e200)}, ValueError, "^X: a root mean square .* got 1e.200"),
         ({"Y": np.full((6, 2, 1), 1e-80)}, ValueError, "^Y: a root mean square .* got 1e-80"),
         ({"X": np.zeros((4, 3))}, ValueError, "^X: an array"),
         ({"X": np.full((6, 2, 3), np.nan)}, ValueError, "^X: must be finite, got nan"),

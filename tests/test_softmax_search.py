@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.levenberg import Descent
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
+from linattn_fast.softmax.head_path import HeadPath, head_path
+from linattn_fast.softmax.levenberg import Descent, levenberg_marquardt
+from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
 from linattn_fast.softmax.reduced import Objective
 from linattn_fast.softmax.search import agree, search
 from linattn_fast.softmax.settings import SearchSettings
@@ -145,3 +146,41 @@ def test_a_search_ends_at_an_exact_fit(monkeypatch, planted):
     assert [each.kind for each in found.starts] == ["given"]
     assert begun[0] is given
     assert np.isnan(found.more_heads_error)
+
+
+def test_a_descent_that_hardly_helps_ends(rng):
+    X = uniform_tokens(rng, 200, 3, 6)
+    tokens = as_tokens(X)
+    problem = Objective(Examples.of(tokens, as_targets(parity(X, (0, 2, 4)), tokens, "all")))
+    Theta = rng.standard_normal((2, 6, 6))
+    found = levenberg_marquardt(problem, Theta, iterations=2000)
+    assert 15 < found.iterations < 500
+    assert found.point.loss < problem.at(Theta).loss
+
+
+@pytest.mark.parametrize(
+    ("errors", "suggested"),
+    [
+        ([0.5, 0.104, 0.1], 2),
+        ([0.5, 0.106, 0.1], 3),
+        ([0.5, 0.9e-8, 1e-15], 2),  # both are exact
+        ([0.5, 2e-8, 1e-15], 3),
+        ([0.1, 0.1, 0.1], 1),
+    ],
+)
+def test_the_fewest_heads_within_five_percent_are_suggested(errors, suggested):
+    assert HeadPath((1, 2, 3), np.zeros(3), np.array(errors), []).suggested == suggested
+
+
+def test_one_more_head_never_costs_on_the_path(monkeypatch, rng):
+    """A search with two heads that finds less than one head has is not taken."""
+    truth, X = planted_layer(rng, 1, 3, logits=2.0), uniform_tokens(rng, 60, 4, 3)
+
+    def worse(objective, m, descend, settings, *, given):
+        Theta = truth.Theta if m == 1 else np.zeros((2, 3, 3))
+        return SimpleNamespace(point=objective.at(Theta))
+
+    monkeypatch.setitem(head_path.__globals__, "search", worse)
+    path = head_path(X, truth(X), 2)
+    assert path.training_errors[0] == path.training_errors[1] < 0.5
+    assert [len(layer) for layer in path.layers] == [1, 1]
