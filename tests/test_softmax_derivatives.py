@@ -12,6 +12,7 @@ from linattn_fast.softmax.examples import Examples
 from linattn_fast.softmax.identifiability import identifiability
 from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
 from linattn_fast.softmax.planted import planted_layer, uniform_tokens
+from linattn_fast.softmax.quasi_newton import _Evaluations
 from linattn_fast.softmax.reduced import Objective
 from linattn_fast.softmax.values import solve_values
 from linattn_fast.tokens import as_targets, as_tokens
@@ -59,6 +60,15 @@ def test_the_gradient_is_that_of_the_reduced_objective(rng, ragged):
         ahead, back = (problem.at(Theta + s * 1e-5 * way).loss for s in (1, -1))
         # The third derivative times step^2, and rounding over the step
         assert abs((ahead - back) / 2e-5 - np.sum(gradient * way)) < 1e-8
+
+
+def test_lbfgs_goes_down_on_the_logarithm_with_its_gradient(rng, ragged):
+    evaluate = _Evaluations(objective(*ragged), (2, 3, 3))
+    Theta, way = rng.standard_normal(18), rng.standard_normal(18)
+    value, gradient = evaluate(Theta)
+    assert value == np.log(objective(*ragged).at(Theta.reshape(2, 3, 3)).loss)
+    ahead, back = (evaluate(Theta + s * 1e-5 * way)[0] for s in (1, -1))
+    assert abs((ahead - back) / 2e-5 - gradient @ way) < 1e-8 * max(1, np.abs(gradient).max())
 
 
 def test_sensitivities_are_the_covariance_times_the_values(rng):
