@@ -12,6 +12,7 @@ from linattn_fast.softmax.examples import Examples
 from linattn_fast.softmax.identifiability import identifiability
 from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
 from linattn_fast.softmax.planted import planted_layer, uniform_tokens
+from linattn_fast.softmax.quasi_newton import _Evaluations
 from linattn_fast.softmax.reduced import Objective
 from linattn_fast.softmax.values import solve_values
 from linattn_fast.tokens import as_targets, as_tokens
@@ -61,6 +62,15 @@ def test_the_gradient_is_that_of_the_reduced_objective(rng, ragged):
         assert abs((ahead - back) / 2e-5 - np.sum(gradient * way)) < 1e-8
 
 
+def test_lbfgs_goes_down_on_the_logarithm_with_its_gradient(rng, ragged):
+    evaluate = _Evaluations(objective(*ragged), (2, 3, 3))
+    Theta, way = rng.standard_normal(18), rng.standard_normal(18)
+    value, gradient = evaluate(Theta)
+    assert value == np.log(objective(*ragged).at(Theta.reshape(2, 3, 3)).loss)
+    ahead, back = (evaluate(Theta + s * 1e-5 * way)[0] for s in (1, -1))
+    assert abs((ahead - back) / 2e-5 - gradient @ way) < 1e-8 * max(1, np.abs(gradient).max())
+
+
 def test_sensitivities_are_the_covariance_times_the_values(rng):
     X, layer = rng.standard_normal((4, 5, 3)) + 2, planted_layer(rng, 2, 3, d_out=4, logits=2.0)
     P = attention(X, layer.Theta)
@@ -102,6 +112,16 @@ def test_standard_errors_are_those_of_the_whole_regression(rng):
     known = identifiability(point)
     found = np.concatenate([known.theta_errors.ravel(), known.value_errors.ravel()])
     assert np.allclose(found, expected, rtol=1e-5)
+
+
+def test_a_head_without_values_is_free_in_every_direction(rng):
+    """Its derivatives are rounding errors, which must not pass for small numbers."""
+    truth, X = planted_layer(rng, 1, 3, logits=2.0), uniform_tokens(rng, 100, 4, 3)
+    Theta = np.concatenate([truth.Theta, rng.standard_normal((1, 3, 3))])
+    known = identifiability(objective(X, truth(X)).at(Theta))
+    assert (known.theta_nullity, known.value_nullity) == (9, 0)
+    assert np.isinf(known.theta_errors[1]).all()
+    assert np.isfinite(known.theta_errors[0]).all()
 
 
 @needs_cpu
@@ -187,6 +207,17 @@ def test_values_are_least_squares(rng):
     assert np.allclose(values.W, np.linalg.lstsq(B, Y, rcond=None)[0], rtol=1e-10)
     assert np.abs(B.T @ values.residual).max() < 1e-10
     assert values.gram.rank == 6
+
+
+def test_nearly_dependent_columns_are_told_apart(rng):
+    """Columns 2e-6 apart have an eigenvalue of 1e-12 in B'B; rounding ends at 100 p eps, 1e-13."""
+    B = rng.standard_normal((40, 6))
+    B[:, 1] = B[:, 0] + 2e-6 * rng.standard_normal(40)
+    W = rng.standard_normal((6, 2))
+    values = solve_values(B, B @ W)
+    assert values.gram.rank == 6
+    assert 1e11 < values.gram.condition < 1e14
+    assert np.allclose(values.W, W, atol=1e-3)
 
 
 def test_values_of_dependent_columns_have_the_least_norm(rng):

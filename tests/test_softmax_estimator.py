@@ -12,6 +12,8 @@ pytest.importorskip("sklearn", reason="scikit-learn is an optional extra")
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 Regressor = la.softmax.SoftmaxAttentionRegressor
 
@@ -60,6 +62,23 @@ def test_searches_and_clones(data):
     assert search.best_params_ == {"heads": 2}
     assert cross_val_score(Regressor(heads=2), X, Y, cv=3).min() > 1 - 1e-9
     assert clone(Regressor(heads=3)).get_params()["heads"] == 3
+    begun = la.softmax.fit(X, Y, heads=2)
+    again = clone(Regressor(heads=2, start=begun)).fit(X, Y)
+    assert [each.kind for each in again.report_.starts] == ["given"]
+    doubled = make_pipeline(FunctionTransformer(lambda X: 2 * X), Regressor(heads=2)).fit(X, Y)
+    assert doubled.score(X, Y) > 1 - 1e-12
+
+
+def test_weights_are_passed_on(data):
+    X, Y = data
+    Y, weights = Y.copy(), np.arange(150) % 3 > 0
+    Y[weights == 0] = 100.0
+    model = Regressor(heads=2).fit(X, Y, sample_weight=weights.astype(float))
+    assert np.abs(model.predict(X) - Y)[weights].max() < 1e-9
+    assert model.score(X, Y, sample_weight=weights.astype(float)) > 1 - 1e-12
+    assert model.score(X, Y) < 0.9
+    with pytest.raises(ValueError, match="^sample_weight: one weight a sequence is needed"):
+        Regressor().fit(X, Y, sample_weight=np.ones(3))
 
 
 def test_errors_call_the_arguments_by_their_names(data):

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
+from linattn_fast.softmax.examples import Examples
+from linattn_fast.softmax.identifiability import _some
 from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
 from linattn_fast.softmax.report import HeldOut
+from linattn_fast.softmax.search import head_distance
+from linattn_fast.tokens import as_targets, as_tokens
 
 softmax = la.softmax
 M, D = 2, 5
@@ -51,6 +55,9 @@ def test_what_softmax_cannot_see_is_d_directions_a_head(rng, truth, case):
     free = np.isinf(known.theta_errors)
     assert free[:, :, 3].all() if case == "constant coordinate" else free.all()
     assert case != "constant coordinate" or not free[:, :, :3].any()
+    values = np.isinf(known.value_errors)
+    assert values[:, 3].all() if case == "constant coordinate" else values.all()
+    assert case != "constant coordinate" or not values[:, :3].any()
 
 
 def test_a_coordinate_that_is_constant_within_sequences_only_is_named(rng, truth):
@@ -59,6 +66,27 @@ def test_a_coordinate_that_is_constant_within_sequences_only_is_named(rng, truth
     fit = softmax.fit(X, truth(X), heads=M)
     assert names(fit) == ["constant coordinate"]
     assert fit.report.identifiability.theta_nullity == M * D
+
+
+def test_one_hot_tokens_of_several_sizes_are_named(rng, truth):
+    X = np.eye(D)[rng.integers(D, size=(300, 5))] * np.array([1.0, 5.0, 0.2, 1.0, 3.0])
+    fit = softmax.fit(X, truth(X), heads=M)
+    assert names(fit) == ["one-hot tokens"]
+    assert fit.report.identifiability.theta_nullity == M * D
+
+
+def test_small_coordinates_are_not_constant(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    sizes = np.array([1.0, 1e-9, 1e6, 1.0, 1e-3])
+    fit = softmax.fit(X * sizes, truth(X), heads=M)
+    assert fit.report.verdict == "learned", str(fit.report)
+    assert head_distance(fit.Theta * np.outer(sizes, sizes), truth.Theta) < 1e-9
+    plain = softmax.fit(X, truth(X), heads=M).report
+    known, expected = fit.report.identifiability, plain.identifiability
+    # The same numbers in other units, but for the rounding of the products with these
+    assert np.allclose(known.theta_condition, expected.theta_condition, rtol=1e-3)
+    X[:, :, 1] = 1 + 1e-12 * X[:, :, 1]
+    assert names(softmax.fit(X * sizes, truth(X), heads=M)) == ["constant coordinate"]
 
 
 def test_dependent_coordinates_are_named(rng, truth):
@@ -98,11 +126,41 @@ def test_saturated_heads_are_named(rng, truth):
     assert fit.report.verdict != "learned"
 
 
+@pytest.mark.parametrize("seed", [2, 5, 6])
+def test_saturated_heads_are_named_where_some_queries_still_mix(seed):
+    """Logits of 256 from 300 sequences: exact fits that leave directions of Theta open."""
+    rng = np.random.default_rng([11, seed])
+    truth, X = planted_layer(rng, 2, 4, logits=256.0), uniform_tokens(rng, 300, 4, 4)
+    fit = softmax.fit(X, truth(X), heads=2, seed=seed)
+    assert fit.report.identifiability.theta_nullity > 0
+    assert names(fit) == ["saturated heads"]
+
+
+def test_saturated_heads_are_named_beside_other_cases(rng, truth):
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 2] = 1.0
+    sharp = softmax.Layer(truth.Theta * 1e7, truth.W)
+    fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
+    assert names(fit) == ["constant coordinate", "saturated heads"]
+
+
+def test_heads_that_mix_are_not_called_saturated(rng, truth):
+    """Dependent tokens leave directions of Theta open; that says nothing of the heads."""
+    X = uniform_tokens(rng, 300, 4, D)
+    X[:, :, 2] = 1.0
+    sharp = softmax.Layer(truth.Theta * np.array([1.0, 60.0])[:, None, None], truth.W)
+    fit = softmax.fit(X, sharp(X), heads=M, start=sharp)
+    assert names(fit) == ["constant coordinate"]
+
+
 def test_too_few_equations_are_named(rng, truth):
     X = uniform_tokens(rng, 6, 3, D)
     fit = softmax.fit(X, truth(X), heads=M)
     assert "too few equations" in names(fit)
     assert fit.report.verdict != "learned"
+    # Residuals of an exact fit without spare equations say nothing of the noise
+    assert np.isinf(fit.report.identifiability.theta_errors).all()
+    assert np.isinf(fit.report.identifiability.value_errors).all()
 
 
 def test_parity_is_not_learned(rng):
@@ -125,9 +183,8 @@ def test_the_split_is_used_for_nothing_else(rng, truth):
     X = uniform_tokens(rng, 200, 4, D)
     Y = truth(X)
     whole = softmax.fit(X, Y, heads=M)
-    # Spoil one sequence at a time until the training error sees none of it
     spoiled = Y.copy()
-    order = np.random.default_rng([0, 1]).permutation(200)
+    order = np.random.default_rng([0, 1]).permutation(200)  # the first fifth is held out
     spoiled[order[:40]] = 100.0
     fit = softmax.fit(X, spoiled, heads=M)
     assert np.array_equal(fit.Theta, whole.Theta)
@@ -175,6 +232,25 @@ def test_a_subset_of_many_examples_says_the_same(monkeypatch, rng):
     assert not np.array_equal(some.theta_errors, every.theta_errors)
     assert some.theta_nullity == every.theta_nullity == 0
     assert 0.8 < np.median(some.theta_errors / every.theta_errors) < 1.5
+
+
+def test_the_subset_is_spread_over_all_examples(rng):
+    """Data in order, the first half of which shows nothing of Theta."""
+    truth = planted_layer(rng, 1, 4, logits=2.0)
+    X = uniform_tokens(rng, 400, 4, 4)
+    X[:200] = X[:200, :1]
+    tokens = as_tokens(X)
+    some = _some(Examples.of(tokens, as_targets(truth(X), tokens, "all")), 400)
+    assert some.n_queries == 400
+    assert (np.ptp(some.groups[0].x, axis=1) > 0).any(axis=1).sum() == 50
+    assert np.array_equal(some.groups[0].y, truth(some.groups[0].x))
+
+
+def test_layers_too_large_for_their_evidence_are_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr("linattn_fast.memory.usable_memory", lambda: 10**6)
+    X = np.zeros((6, 2, 8))
+    with pytest.raises(MemoryError, match="^heads: 5 for d = 8 needs .* MB, this machine has 1 MB"):
+        softmax.fit(X, X, heads=5)
 
 
 def test_large_matrices_are_factorised(monkeypatch, rng, truth):
@@ -230,3 +306,10 @@ def test_the_path_suggests_the_planted_number_of_heads(rng, tmp_path):
     assert (tmp_path / "path.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="^max_heads: must be at least 1"):
         softmax.head_path(X, Y, 0)
+    for change, message in (
+        ({"solver": "adam"}, "^solver: must be one of auto, lm, lbfgs, got 'adam'"),
+        ({"held_out": 1.5}, "^held_out: must be below 1, got 1.5"),
+        ({"starts": 0}, "^starts: must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            softmax.head_path(X, Y, 1, **change)

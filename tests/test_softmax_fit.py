@@ -1,13 +1,18 @@
 """Learning planted softmax layers: exactly, in every form, the same every time."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from conftest import needs_cpu
 
 import linattn_fast as la
+from linattn_fast.softmax.examples import Examples, Units
+from linattn_fast.softmax.linear_start import theta_of_linear
 from linattn_fast.softmax.planted import KINDS, planted_layer, uniform_tokens
 from linattn_fast.softmax.search import head_distance
 from linattn_fast.softmax.starts import NORMS, TokenSpace
+from linattn_fast.tokens import as_tokens
 
 softmax = la.softmax
 EXACT = 1e-9
@@ -106,9 +111,6 @@ def test_starts_have_the_norms_of_the_issue(rng):
 
 
 def _examples(X):
-    from linattn_fast.softmax.examples import Examples
-    from linattn_fast.tokens import as_tokens
-
     return Examples.of(as_tokens(X), None)
 
 
@@ -140,7 +142,7 @@ def test_lbfgs_finds_what_levenberg_marquardt_finds(rng):
 def test_large_layers_are_left_to_lbfgs(monkeypatch, rng):
     called = []
     monkeypatch.setattr(
-        "linattn_fast.softmax.fitting.quasi_newton", lambda *a, **k: called.append(a) or 1 / 0
+        "linattn_fast.softmax.settings.quasi_newton", lambda *a, **k: called.append(a) or 1 / 0
     )
     with pytest.raises(ZeroDivisionError):
         softmax.fit(rng.standard_normal((20, 2, 46)), rng.standard_normal((20, 2)), heads=1)
@@ -159,7 +161,9 @@ def test_a_fit_starts_where_it_is_told_to(rng):
     truth = planted_layer(rng, 3, 4, logits=16.0)
     X = uniform_tokens(rng, 300, 4, 4)
     near = truth.Theta + 0.1 * rng.standard_normal((3, 4, 4))
-    for start in (near, softmax.Layer(near, truth.W)):
+    layer = softmax.Layer(near, truth.W)
+    before = dataclasses.replace(softmax.fit(X, truth(X), heads=3, starts=1), layer=layer)
+    for start in (near, layer, before):
         fit = softmax.fit(X, truth(X), heads=3, start=start)
         assert [each.kind for each in fit.report.starts] == ["given"]
         apart = np.linalg.norm(fit.Theta[:, None] - near, axis=(2, 3))
@@ -183,6 +187,37 @@ def test_linear_attention_starts_a_softmax_layer_and_is_compared_with_it(rng):
         softmax.fit(X, truth(X), heads=2, start=linear)
     with pytest.raises(TypeError, match="^linear: a fit of la.fit is needed, got Layer"):
         fit.compare(truth, new, truth(new))
+    with pytest.raises(ValueError, match="^Y: d_out = 4 targets a row are needed, got 3"):
+        fit.compare(linear, new, truth(new)[..., :3])
+    with pytest.raises(ValueError, match="^X: tokens must have d = 4 coordinates, got 3"):
+        fit.compare(linear, new[..., :3], truth(new))
+
+
+def test_a_linear_head_starts_the_softmax_head_that_it_is_the_limit_of(rng):
+    """Without a mean token, a small Theta is linear attention with Q = Theta'."""
+    Theta, W = rng.standard_normal((1, 3, 3)), rng.standard_normal((1, 3, 2))
+    half = uniform_tokens(rng, 40, 3, 3)
+    X = np.concatenate([half, -half], axis=1)
+    linear = la.Heads(W.transpose(0, 2, 1), Theta.transpose(0, 2, 1))
+    y, small = linear(X, positions="all").ravel(), softmax.Layer(1e-6 * Theta, W)(X).ravel()
+    assert abs(y @ small) > (1 - 1e-9) * np.linalg.norm(y) * np.linalg.norm(small)
+    examples = _examples(X)
+    units = Units(np.ones(3), 1.0)
+    found = theta_of_linear(linear, 1, TokenSpace.of(examples), units)
+    assert np.allclose(found, NORMS[0] * Theta / np.linalg.norm(Theta))
+    both = la.Heads(linear.V[[0, 0]] * [[[0.5]], [[1.0]]], np.stack([np.eye(3), linear.Q[0]]))
+    assert np.allclose(theta_of_linear(both, 1, TokenSpace.of(examples), units), found)
+
+
+def test_linear_heads_of_tokens_in_other_units_start_the_same(rng):
+    truth, sizes = planted_layer(rng, 1, 4, logits=1.0), np.array([1.0, 100.0, 0.01, 3.0])
+    X = uniform_tokens(rng, 300, 5, 4)
+    Q, V = rng.standard_normal((1, 4, 4)), rng.standard_normal((1, 4, 4))
+    plain = softmax.fit(X, truth(X), heads=1, start=la.Heads(V, Q), starts=1)
+    heads = la.Heads(V, Q / np.outer(sizes, sizes))  # reads X * sizes as Q reads X
+    other = softmax.fit(X * sizes, truth(X), heads=1, start=heads, starts=1)
+    assert other.report.starts[0].iterations == plain.report.starts[0].iterations
+    assert np.allclose(other.Theta * np.outer(sizes, sizes), plain.Theta, atol=1e-8)
 
 
 def test_progress_counts_starts(rng):
@@ -220,6 +255,11 @@ def test_progress_counts_starts(rng):
         ({"progress": 3}, TypeError, "^progress: True, False or a function"),
         ({"start": np.zeros((2, 3, 3))}, ValueError, "^start: a Layer, a linear fit"),
         ({"start": "here"}, TypeError, "^start: real numbers are needed"),
+        ({"start": np.full((1, 3, 3), 1e101)}, ValueError, "^start: the logits overflow"),
+        ({"backend": "cuda"}, ValueError, "^backend: softmax layers are learned on the host"),
+        ({"X": np.full((6, 2, 3), 1e80)}, ValueError, "^X: a root mean square .* got 1e.80"),
+        ({"X": np.full((6, 2, 3), 1e200)}, ValueError, "^X: a root mean square .* got 1e.200"),
+        ({"Y": np.full((6, 2, 1), 1e-80)}, ValueError, "^Y: a root mean square .* got 1e-80"),
         ({"X": np.zeros((4, 3))}, ValueError, "^X: an array"),
         ({"X": np.full((6, 2, 3), np.nan)}, ValueError, "^X: must be finite, got nan"),
         ({"Y": np.zeros((6, 3, 1))}, ValueError, "^Y: one row of targets a token is needed"),

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from conftest import run_python
 
 import linattn_fast as la
 from linattn_fast.softmax.planted import KINDS, parity, planted_layer, uniform_tokens
@@ -51,7 +52,7 @@ def test_float32_integers_and_strides_are_read_as_they_are(rng, layer):
     assert np.array_equal(layer(np.asfortranarray(X.astype(float))), expected)
 
 
-def test_inputs_that_come_in_parts_give_the_same_bits(rng, monkeypatch, layer):
+def test_inputs_that_come_in_parts_give_the_same(rng, monkeypatch, layer):
     X = uniform_tokens(rng, 50, 5, 4)
     whole = layer(X)
     monkeypatch.setattr("linattn_fast.softmax.layer._NUMBERS_AT_ONCE", 100)
@@ -122,6 +123,19 @@ def test_the_torch_module_is_the_same_layer(rng, layer):
     y.sum().backward()
     assert module.Theta.grad is not None
     assert layer.to_torch(torch.float32)(torch.from_numpy(X).float()).dtype == torch.float32
+
+
+def test_without_torch_the_error_says_so():
+    outcome = run_python(
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np, linattn_fast as la\n"
+        "layer = la.softmax.Layer(np.zeros((1, 2, 2)), np.zeros((1, 2, 2)))\n"
+        "try: layer.to_torch()\n"
+        "except ImportError as error: print(error)\n"
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("to_torch: PyTorch is needed")
+    assert "pip install 'linattn_fast[torch]'" in outcome.stdout
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,7 @@ from .few_heads import FewHeads, Optimum, require_every_feature
 from .fitting import fit_moments
 from .heads import Heads
 from .moments import Moments
+from .plotting import axes_of
 from .refine import Solution
 from .tokens import Floats, as_size
 
@@ -47,26 +48,17 @@ class HeadPath:
         matplotlib.axes.Axes
             What was drawn in.
         """
-        try:
-            from matplotlib.figure import Figure  # noqa: PLC0415  # an optional extra
-        except ImportError:
-            raise ImportError(
-                "plot: matplotlib is needed; pip install linattn-fast[plot]"
-            ) from None
-        to_file = isinstance(path_or_ax, str | os.PathLike)
-        if path_or_ax is None or isinstance(path_or_ax, str | os.PathLike):
-            figure = Figure(figsize=(5, 3.6), layout="constrained")
-            ax = figure.subplots()
-        else:
-            ax = path_or_ax
         # A logarithmic scale has no zero: an exact fit is drawn at rounding level
         floor = float(np.finfo(np.float64).eps) * (float(self.losses.max()) or 1.0)
-        ax.semilogy(self.n_heads, np.maximum(self.losses, floor), "o-", label="best with H heads")
-        ax.axhline(max(self.convex_loss, floor), color="tab:red", ls="--", label="convex optimum")
-        ax.set(xlabel="heads", ylabel="training objective", xticks=self.n_heads)
-        ax.legend()
-        if to_file:
-            ax.figure.savefig(path_or_ax, dpi=120)  # type: ignore[union-attr, arg-type]  # to_file
+        with axes_of(path_or_ax) as ax:
+            ax.semilogy(
+                self.n_heads, np.maximum(self.losses, floor), "o-", label="best with H heads"
+            )
+            ax.axhline(
+                max(self.convex_loss, floor), color="tab:red", ls="--", label="convex optimum"
+            )
+            ax.set(xlabel="heads", ylabel="training objective", xticks=self.n_heads)
+            ax.legend()
         return ax
 
 

@@ -16,6 +16,6 @@ def calling(**names: str) -> Iterator[None]:
         message = str(error)
         for inner, outer in names.items():
             message = re.sub(rf"\b{inner}\b", outer, message)
-        if message == str(error):
-            raise
-        raise type(error)(message) from None
+        if message != str(error):
+            error.args = (message,)  # the same error: not every kind can be made of a message
+        raise

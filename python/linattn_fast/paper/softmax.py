@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..machine import processor
 from ..softmax.fitting import fit
 from ..softmax.planted import parity, planted_layer, uniform_tokens
-from ..threads import get_num_threads
-from .figure import Figure, Finding, Settings
+from .figure import Figure, Finding, Settings, machine
+
+Row: TypeAlias = dict[str, Any]
+"""Of the table: one instance."""
 
 _M, _D, _K, _LOGITS = 2, 6, 4, 4.0
 _HEADS, _DIMENSIONS, _SCALES = (
@@ -35,11 +36,10 @@ _INSTANCES, _QUICK_INSTANCES, _PARITIES = 8, 2, 5
 _STARTS = 4
 """At most."""
 _LEARNED, _TESTS = 1e-6, 300
+"""Error of a layer that counts as learned, and the new sequences it is measured on."""
 
 
-def _planted(
-    panel: str, m: int, d: int, logits: float, ratio: float, seed: Any
-) -> dict[str, object]:
+def _planted(panel: str, m: int, d: int, logits: float, ratio: float, seed: Any) -> Row:
     """Learn one planted layer."""
     rng = np.random.default_rng(seed)
     N = math.ceil(ratio * 2 * m * d * d / (_K * d) / 0.8)  # a fifth is held out
@@ -64,7 +64,7 @@ def _planted(
     }
 
 
-def _parity(bits: int, seed: Any) -> dict[str, object]:
+def _parity(bits: int, seed: Any) -> Row:
     """Try to learn a parity."""
     X = uniform_tokens(np.random.default_rng(seed), _PARITY_N, _K, _PARITY_D)
     start = time.perf_counter()
@@ -114,18 +114,19 @@ def _run(settings: Settings) -> Finding:
         for ratio in _EQUATIONS
     }
     parities = [r for r in rows if r["panel"] == "parity"]
-    hard = [r for r in parities if int(str(r["bits"])) >= 3]
+    hard = [r for r in parities if r["bits"] >= 3]
     failed = sum(r["verdict"] == "not learned" for r in hard)
-    least = min(float(str(r["error"])) for r in hard)
-    wrongly = sum(r["verdict"] == "learned" and float(str(r["error"])) > _LEARNED for r in rows)
+    least = min(r["error"] for r in hard)
+    wrongly = sum(r["verdict"] == "learned" and r["error"] > _LEARNED for r in rows)
     lines = [
         f"Planted softmax layers on uniform +-1 tokens, k = {_K}, {_STARTS} starts at most, "
-        f"{processor()}, {get_num_threads()} threads.",
-        "Learned (error on new sequences below 1e-6), all heads, dimensions and logits together:",
+        f"{machine()}.",
+        f"Learned (error on new sequences below {_LEARNED:g}), all heads, dimensions and logits "
+        "together:",
         *(f"  {ratio:g} equations an unknown: {rates[ratio]:.0%}" for ratio in _EQUATIONS),
         f'Parities of 3 and more of {_PARITY_D} bits: {failed} of {len(hard)} "not learned", least '
         f"held-out error {least:.2g}.",
-        f'Verdicts "learned" with an error above 1e-6: {wrongly} of {len(rows)}.',
+        f'Verdicts "learned" with an error above {_LEARNED:g}: {wrongly} of {len(rows)}.',
     ]
     data = {
         "rates": {str(k): v for k, v in rates.items()},
@@ -135,12 +136,12 @@ def _run(settings: Settings) -> Finding:
     return Finding(rows, "\n".join(lines), lambda figure: _draw(figure, rows), (11, 3.6), data)
 
 
-def _rate(rows: list[dict[str, object]]) -> float:
+def _rate(rows: list[Row]) -> float:
     """Share of rows that were learned."""
-    return sum(float(str(r["error"])) < _LEARNED for r in rows) / max(1, len(rows))
+    return sum(bool(r["error"] < _LEARNED) for r in rows) / max(1, len(rows))
 
 
-def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
+def _draw(figure: Any, rows: list[Row]) -> None:
     axes = figure.subplots(1, 4)
     panels = (
         ("heads", "heads", "heads m"),
@@ -149,7 +150,7 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
     )
     for axis, (panel, key, label) in zip(axes, panels, strict=False):
         mine = [r for r in rows if r["panel"] == panel]
-        values = sorted({float(str(r[key])) for r in mine})
+        values = sorted({r[key] for r in mine})
         for ratio, mark in zip(_EQUATIONS, "osd^", strict=True):
             rates = [
                 _rate([r for r in mine if r[key] == v and r["equations_per_unknown"] == ratio])
@@ -164,12 +165,10 @@ def _draw(figure: Any, rows: list[dict[str, object]]) -> None:
     axes[0].set_ylabel("learned")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     parities = [r for r in rows if r["panel"] == "parity"]
-    axes[3].semilogy(
-        [r["bits"] for r in parities], [max(float(str(r["error"])), 1e-16) for r in parities], "x"
-    )
+    axes[3].semilogy([r["bits"] for r in parities], [max(r["error"], 1e-16) for r in parities], "x")
     axes[3].axhline(0.1, color="gray", ls=":")
     axes[3].set(xlabel=f"parity of bits, d = {_PARITY_D}", ylabel="held-out error")
-    axes[3].set_xticks(sorted({int(str(r["bits"])) for r in parities}))
+    axes[3].set_xticks(sorted({r["bits"] for r in parities}))
 
 
 FIGURE = Figure(

@@ -10,15 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from ..tokens import Floats
 from .examples import Examples
+from .identifiability import Identifiability
 from .reduced import Point
 from .starts import TokenSpace
 
 _SAME = 1e-8
-_UNCERTAIN = 1e-10
+"""Differences of tokens, relative to them, that are rounding errors."""
+_ALIKE = 1e-6
+"""Difference of what two heads read, relative to that, below which they attend alike."""
+_NO_VARIANCE = 1e-10
 """Variance of what a query reads, relative to the tokens', below which it says nothing of Theta."""
-_FEW_UNCERTAIN = 0.01
+_FEW_MIXED = 0.01
+"""Share of the queries that read a mixture below which a head is saturated."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,15 @@ class Case:
         return f"{self.name}: {self.explanation}"
 
 
-def named_cases(point: Point, *, fewer_fits: bool) -> tuple[Case, ...]:
+def named_cases(point: Point, known: Identifiability, *, fewer_fits: bool) -> tuple[Case, ...]:
     """Every known case that applies at a solution; ``fewer_fits``: one head fewer does as well."""
     examples = point.objective.examples
-    found = [*_token_cases(examples), *_head_cases(point, fewer_fits=fewer_fits)]
-    m, d = point.Theta.shape[:2]
-    unknowns, equations = m * d * (d + examples.d_out), examples.n_queries * examples.d_out
+    found = _token_cases(examples)
+    if examples.longest > 1:
+        found += _equal_heads(point, fewer_fits=fewer_fits)
+        # H may be zero in some direction of a head for one of the reasons above
+        found += _saturated_heads(point, np.isinf(known.theta_errors) & (not found))
+    unknowns, equations = known.unknowns, known.equations
     if equations < unknowns:
         text = f"{equations} equations for {unknowns} unknowns"
         found.append(Case("too few equations", text))
@@ -55,16 +65,16 @@ def _token_cases(examples: Examples) -> list[Case]:
     found = []
     sizes = np.abs(queries).max(axis=0)
     spread = np.max([np.abs(group.keys).max(axis=(0, 1)) for group in examples.groups], axis=0)
-    constant = np.flatnonzero(spread <= _SAME * np.maximum(sizes, sizes.max()))
-    one_hot = ((queries != 0).sum(axis=1) == 1).all() and len(np.unique(queries.sum(axis=1))) == 1
+    constant = np.flatnonzero(spread <= _SAME * sizes)
     if constant.size:
         names = ", ".join(str(int(j)) for j in constant)
+        s = "s" if constant.size > 1 else ""
         text = (
-            f"coordinate {names} is the same for all tokens of a sequence, so column {names} of "
-            "every Theta_i has no effect"
+            f"coordinate{s} {names} {'are' if s else 'is'} the same for all tokens of a sequence, "
+            f"so column{s} {names} of every Theta_i {'have' if s else 'has'} no effect"
         )
         found.append(Case("constant coordinate", text))
-    if one_hot:
+    if _is_one_hot(queries, sizes):
         text = (
             "coordinates add up to a constant, so a number added to a row of Theta_i has no effect"
         )
@@ -80,58 +90,76 @@ def _token_cases(examples: Examples) -> list[Case]:
     return found
 
 
-def _head_cases(point: Point, *, fewer_fits: bool) -> list[Case]:
-    """What the learned heads say."""
+def _is_one_hot(queries: Floats, sizes: Floats) -> bool:
+    """Whether tokens have one coordinate other than zero, always of that coordinate's size.
+
+    Tokens have unit size coordinate by coordinate here, so that size is not the same for all.
+    """
+    hot = queries != 0
+    return bool((hot.sum(axis=1) == 1).all() and (np.where(hot, queries, sizes) == sizes).all())
+
+
+def _equal_heads(point: Point, *, fewer_fits: bool) -> list[Case]:
+    """Heads that attend alike, or could."""
     m, d = point.Theta.shape[:2]
-    examples = point.objective.examples
-    found: list[Case] = []
-    if examples.longest == 1:
-        return found
     reads = point.B.reshape(-1, m, d)
     size = float(np.linalg.norm(reads)) / np.sqrt(m)
     equal = [
         (i, j)
         for i in range(m)
         for j in range(i + 1, m)
-        if np.linalg.norm(reads[:, i] - reads[:, j]) <= 1e-6 * size
+        if np.linalg.norm(reads[:, i] - reads[:, j]) <= _ALIKE * size
     ]
     if equal:
         pairs = ", ".join(f"{i} and {j}" for i, j in equal)
         text = f"heads {pairs} attend alike, so only the sum of their W is determined"
-        found.append(Case("equal Thetas", text))
-    elif fewer_fits and m > 1:
+        return [Case("equal Thetas", text)]
+    if fewer_fits and m > 1:
         text = (
             f"{m - 1} head{'s fit' if m > 2 else ' fits'} as well, so a head can be split into "
             "several with equal Theta, or be there with W = 0"
         )
-        found.append(Case("equal Thetas", text))
-    saturated = [i for i in range(m) if _is_saturated(point, i)]
-    if saturated:
-        names = ", ".join(map(str, saturated))
-        text = (
-            f"head {names} attends to one token in almost every query, so Theta is determined up "
-            "to its scale at best"
-        )
-        found.append(Case("saturated heads", text))
-    return found
+        return [Case("equal Thetas", text)]
+    return []
 
 
-def _is_saturated(point: Point, head: int) -> bool:
-    """Whether so few queries read a mixture that they cannot determine the head's Theta.
+def _saturated_heads(point: Point, free: npt.NDArray[np.bool_]) -> list[Case]:
+    """Heads that attend to single tokens; ``free`` (m, d, d): entries that H does not determine."""
+    saturated = [
+        i for i in range(len(point.Theta)) if _is_saturated(point, i, undetermined=free[i].any())
+    ]
+    if not saturated:
+        return []
+    names = ", ".join(map(str, saturated))
+    text = (
+        f"head {names} attends to one token in so many queries that the others do not determine "
+        "Theta, which is known up to its scale at best"
+    )
+    return [Case("saturated heads", text)]
+
+
+def _is_saturated(point: Point, head: int, *, undetermined: bool) -> bool:
+    """Whether so few queries read a mixture that they do not determine the head's Theta.
+
+    That is so where they are almost none, and where they are not the half of all and H is zero in
+    some direction of the head (``undetermined``).
+    """
+    mixed, possible = _mixed_queries(point, head)
+    return mixed < _FEW_MIXED * possible or (undetermined and mixed < possible / 2)
+
+
+def _mixed_queries(point: Point, head: int) -> tuple[int, int]:
+    """Queries that read a mixture of tokens, and those that could.
 
     Query b reads tokens of variance tr Cov_b; where that is zero, so is its derivative by Theta.
     """
-    examples = point.objective.examples
-    d, uncertain, possible = examples.d, 0, 0
-    for P, group in zip(point.P, examples.groups, strict=True):
+    mixed, possible = 0, 0
+    for P, group in zip(point.P, point.objective.examples.groups, strict=True):
         keys = group.keys
         squares = np.sum(keys**2, axis=2)  # (n, a)
         read = np.matmul(P[head], keys)
         variance = np.matmul(P[head], squares[:, :, None])[..., 0] - np.sum(read**2, axis=2)
-        mixed = variance > _UNCERTAIN * squares.mean()
-        uncertain += int(mixed.sum())
+        mixed += int((variance > _NO_VARIANCE * squares.mean()).sum())
         differing = squares.max(axis=1) > 0  # tokens that are all equal are no sign of saturation
         possible += int(differing.sum()) * group.x.shape[1]
-    rank = min(examples.longest - 1, d, examples.d_out)
-    few = uncertain * rank < d * d and uncertain < possible / 2
-    return possible > 0 and (few or uncertain < _FEW_UNCERTAIN * possible)
+    return mixed, possible

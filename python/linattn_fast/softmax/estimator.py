@@ -6,8 +6,9 @@ import numpy as np
 
 from ..naming import calling
 from ..tokens import Floats, Positions, Tokens
-from .fitting import Solver, fit
+from .fitting import fit
 from .result import Fit
+from .settings import Solver
 
 try:
     from ..sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
@@ -22,7 +23,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
     ----------
     heads
         Number of heads.
-    starts, agreeing, held_out, tolerance, solver, seed, backend
+    start, starts, agreeing, held_out, tolerance, solver, seed, backend
         See :func:`linattn_fast.softmax.fit`.
 
     Attributes
@@ -58,6 +59,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self,
         *,
         heads: int = 1,
+        start: object = None,
         starts: int = 12,
         agreeing: int = 3,
         held_out: float = 0.2,
@@ -67,6 +69,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         backend: str = "auto",
     ) -> None:
         self.heads = heads
+        self.start = start
         self.starts = starts
         self.agreeing = agreeing
         self.held_out = held_out
@@ -75,7 +78,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self.seed = seed
         self.backend = backend
 
-    def fit(self, X: object, y: object) -> SoftmaxAttentionRegressor:
+    def fit(self, X: object, y: object, sample_weight: object = None) -> SoftmaxAttentionRegressor:
         """Learn a layer.
 
         Parameters
@@ -84,6 +87,8 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
             Tokens: (N, k, d), or a list or an object array of (k_i, d).
         y
             Targets, one row a token, in the form of X.
+        sample_weight
+            Weights (N,), one a sequence; 1 by default.
 
         Returns
         -------
@@ -92,7 +97,9 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         """
         given = self._targets(y, X, "all")
         with calling(Y="y"):
-            self.fit_: Fit = fit(sequences(X), given, **self.get_params())
+            self.fit_: Fit = fit(
+                sequences(X), given, sample_weight=sample_weight, **self.get_params()
+            )
         self._flat_targets = lacks_last_axis(given, X, "all")
         self.n_features_in_ = self.fit_.layer.d
         self.theta_, self.values_, self.report_ = self.fit_.Theta, self.fit_.W, self.fit_.report

@@ -1,9 +1,10 @@
 """Sequences and targets in groups of one length, so that each group is a dense array.
 
-Tokens and targets are brought to unit size before anything is learned: with s the root mean square
-of the tokens' coordinates and t that of the targets, x = X / s and y = Y / t have the layer
+Tokens and targets are brought to unit size before anything is learned: with s (d,) the root mean
+squares of the tokens' coordinates and t that of all targets, x_j = X_j / s_j and y = Y / t have the
+layer
 
-    Theta = s^2 Theta_X,    W = s W_X / t
+    Theta_jl = s_j s_l Theta^X_jl,    W_ja = s_j W^X_ja / t
 
 Starting points and tolerances then mean the same for every unit. For +-1 tokens s is 1.
 """
@@ -11,7 +12,7 @@ Starting points and tolerances then mean the same for every unit. For +-1 tokens
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ import numpy.typing as npt
 from ..tokens import Floats, Tokens
 
 Indices = npt.NDArray[np.int64]
+
+_LEAST = 1e-75
+"""Size of a coordinate: 1 / (s_j s_l), t / s_j and their squares must be numbers."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,23 @@ class Group:
     """(n, k): where the tokens stand among those of the whole batch."""
     y: Floats | None = None
     """(n, k, d_out)."""
+    weights: Floats | None = None
+    """(n,), positive: what a sequence counts in squared errors; None is 1 each."""
 
     @property
     def keys(self) -> Floats:
         """Tokens less their sequence's mean, (n, k, d): softmax and covariances do not see it."""
         return np.asarray(self.x - self.x.mean(axis=1, keepdims=True))
+
+    def chosen(self, members: Indices) -> Group:
+        """Some of the sequences."""
+        y, weights = self.y, self.weights
+        return Group(
+            self.x[members],
+            self.rows[members],
+            None if y is None else y[members],
+            None if weights is None else weights[members],
+        )
 
     def parts(self, queries: int) -> Iterator[slice]:
         """Slices of sequences, of about so many tokens each."""
@@ -52,8 +68,14 @@ class Examples:
     """By length, the shortest first."""
 
     @classmethod
-    def of(cls, tokens: Tokens, targets: Tokens | None, chosen: Indices | None = None) -> Examples:
-        """Of checked tokens and targets, or of chosen sequences among them."""
+    def of(
+        cls,
+        tokens: Tokens,
+        targets: Tokens | None,
+        chosen: Indices | None = None,
+        weights: Floats | None = None,
+    ) -> Examples:
+        """Of checked tokens, targets and weights, or of chosen sequences among them."""
         rows = np.ascontiguousarray(tokens.rows(), dtype=np.float64)
         y = None if targets is None else np.ascontiguousarray(targets.rows(), dtype=np.float64)
         lengths = tokens.lengths
@@ -63,7 +85,14 @@ class Examples:
         for k in np.unique(lengths[chosen]):
             members = chosen[lengths[chosen] == k]
             where = starts[members][:, None] + np.arange(k)
-            groups.append(Group(rows[where], where, None if y is None else y[where]))
+            groups.append(
+                Group(
+                    rows[where],
+                    where,
+                    None if y is None else y[where],
+                    None if weights is None else weights[members],
+                )
+            )
         return cls(tuple(groups))
 
     @property
@@ -101,23 +130,69 @@ class Examples:
         known = [group.y for group in self.groups if group.y is not None]
         return np.concatenate([y.reshape(-1, self.d_out) for y in known])
 
-    def scaled(self, tokens: float, targets: float) -> Examples:
-        """The same in other units: x / tokens, y / targets."""
+    def weight_roots(self) -> Floats | None:
+        """sqrt of each query's weight, (n_queries,): rows of a regression are multiplied by it."""
+        if self.groups[0].weights is None:
+            return None
+        parts = [
+            np.repeat(group.weights, group.x.shape[1])
+            for group in self.groups
+            if group.weights is not None
+        ]
+        return np.asarray(np.sqrt(np.concatenate(parts)))
+
+    def scaled(self, units: Units) -> Examples:
+        """The same with tokens and targets of unit size."""
         return Examples(
             tuple(
-                Group(g.x / tokens, g.rows, None if g.y is None else g.y / targets)
+                replace(g, x=g.x / units.tokens, y=None if g.y is None else g.y / units.targets)
                 for g in self.groups
             )
         )
 
     def mixed(self, R: Floats) -> Examples:
         """The same with tokens R x."""
-        return Examples(tuple(Group(g.x @ R.T, g.rows, g.y) for g in self.groups))
+        return Examples(tuple(replace(g, x=g.x @ R.T) for g in self.groups))
 
 
-def size_of(values: Floats) -> float:
-    """Root mean square, without overflow; 1 where all are zero."""
-    largest = float(np.abs(values).max(initial=0.0))
-    if largest == 0:
-        return 1.0
-    return largest * float(np.sqrt(np.mean((values / largest) ** 2)))
+@dataclass(frozen=True)
+class Units:
+    """Sizes of tokens and targets as they were given."""
+
+    tokens: Floats
+    """s (d,), of each coordinate."""
+    targets: float
+    """t."""
+
+    @classmethod
+    def of(cls, examples: Examples) -> Units:
+        """Root mean squares; a ValueError where the layer could not be written in these units."""
+        tokens, targets = _sizes(examples.queries()), _sizes(examples.targets().reshape(-1, 1))
+        for name, sizes in (("X", tokens), ("Y", targets)):
+            bad = sizes[(sizes < _LEAST) | (sizes > 1 / _LEAST)]
+            if bad.size:
+                raise ValueError(
+                    f"{name}: a root mean square between {_LEAST:g} and {1 / _LEAST:g} is needed, "
+                    f"got {bad[0]:.3g}; rescale it"
+                )
+        return cls(tokens, float(targets[0]))
+
+    def theta_in(self, Theta: Floats) -> Floats:
+        """Theta (m, d, d) for the tokens as given, as Theta for x."""
+        return np.asarray(Theta * np.outer(self.tokens, self.tokens))
+
+    def theta_out(self, Theta: Floats) -> Floats:
+        """Theta (m, d, d) for x, or its errors, as that for the tokens as given."""
+        return np.asarray(Theta / np.outer(self.tokens, self.tokens))
+
+    def values_out(self, W: Floats) -> Floats:
+        """W (m, d, d_out) for x and y, or its errors, as that for tokens and targets as given."""
+        return np.asarray(W * (self.targets / self.tokens)[:, None])
+
+
+def _sizes(values: Floats) -> Floats:
+    """Root mean square of each column, without overflow; 1 where all are zero."""
+    largest = np.abs(values).max(axis=0)
+    zero = largest == 0
+    squares = np.mean((values / np.where(zero, 1.0, largest)) ** 2, axis=0)
+    return np.where(zero, 1.0, largest * np.sqrt(squares))

@@ -9,31 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plotting import matplotlib_figure
+from ..plotting import axes_of
 from ..progress import Bar
-from ..tokens import Floats, as_size
+from ..tokens import Floats, as_size, as_weights
 from .examples import Examples
-from .fitting import (
-    Solver,
-    as_share,
-    checked,
-    descent,
-    held_out_error,
-    host_backend,
-    split_examples,
-)
+from .fitting import checked, layer_of
 from .layer import Layer
 from .reduced import Objective, Point
-from .result import in_units
 from .search import search
-from .starts import NORMS, Coordinates, TokenSpace
+from .settings import SearchSettings, Solver
+from .split import held_out_error, split_examples
+from .starts import NORMS, SOLVED, Coordinates, TokenSpace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _AS_GOOD = 1.05
 """Held-out errors within five percent of the least are as good."""
-_EXACT = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +37,14 @@ class HeadPath:
     training_errors: Floats
     """||F(X) - Y|| / ||Y|| on the training sequences; never increasing."""
     held_out_errors: Floats
-    """The same on sequences that were used for nothing else."""
+    """The same on sequences that no layer was fitted to; ``suggested`` is chosen by them."""
     layers: list[Layer] = field(repr=False)
     """One for each number of heads; fewer than that where more would add nothing."""
 
     @property
     def suggested(self) -> int:
         """The fewest heads whose held-out error is within 5 % of the least, or exact."""
-        enough = self.held_out_errors <= max(_AS_GOOD * self.held_out_errors.min(), _EXACT)
+        enough = self.held_out_errors <= max(_AS_GOOD * self.held_out_errors.min(), SOLVED)
         return self.n_heads[int(np.argmax(enough))]
 
     def plot(self, path_or_ax: str | os.PathLike[str] | Axes | None = None) -> Axes:
@@ -69,19 +61,16 @@ class HeadPath:
         matplotlib.axes.Axes
             What was drawn in.
         """
-        to_file = isinstance(path_or_ax, str | os.PathLike)
-        if path_or_ax is None or isinstance(path_or_ax, str | os.PathLike):
-            figure = matplotlib_figure("plot")(figsize=(5, 3.6), layout="constrained")
-            ax: Axes = figure.subplots()
-        else:
-            ax = path_or_ax
         floor = float(np.finfo(np.float64).eps)  # a logarithmic scale has no zero
-        ax.semilogy(self.n_heads, np.maximum(self.training_errors, floor), "o-", label="training")
-        ax.semilogy(self.n_heads, np.maximum(self.held_out_errors, floor), "s--", label="held out")
-        ax.set(xlabel="heads", ylabel="relative error", xticks=self.n_heads)
-        ax.legend()
-        if to_file:
-            ax.figure.savefig(path_or_ax, dpi=120)  # type: ignore[union-attr, arg-type]  # to_file
+        with axes_of(path_or_ax) as ax:
+            ax.semilogy(
+                self.n_heads, np.maximum(self.training_errors, floor), "o-", label="training"
+            )
+            ax.semilogy(
+                self.n_heads, np.maximum(self.held_out_errors, floor), "s--", label="held out"
+            )
+            ax.set(xlabel="heads", ylabel="relative error", xticks=self.n_heads)
+            ax.legend()
         return ax
 
 
@@ -91,6 +80,7 @@ def head_path(
     max_heads: int,
     *,
     offsets: object = None,
+    sample_weight: object = None,
     starts: int = 6,
     agreeing: int = 2,
     held_out: float = 0.2,
@@ -105,7 +95,7 @@ def head_path(
 
     Parameters
     ----------
-    X, Y, offsets
+    X, Y, offsets, sample_weight
         As for :func:`fit`.
     max_heads
         Largest number of heads.
@@ -127,44 +117,34 @@ def head_path(
     2
     """
     max_heads = as_size(max_heads, "max_heads")
-    starts, agreeing = as_size(starts, "starts"), as_size(agreeing, "agreeing")
-    seed, share = as_size(seed, "seed", least=0), as_share(held_out, "held_out")
-    compiled = host_backend(backend) == "cpu"
+    settings = SearchSettings.of(starts, agreeing, held_out, solver, seed, backend)
     bar = Bar(max_heads, "heads", progress, unit="heads")
     tokens, targets = checked(X, Y, offsets)
-    split = split_examples(tokens, targets, share, seed)
+    weights = as_weights(sample_weight, len(tokens))
+    split = split_examples(tokens, targets, weights, settings.held_out, settings.seed)
     coordinates = Coordinates.of(split.training)
-    objective = coordinates.objective(split.training, compiled=compiled)
+    objective = coordinates.objective(split.training, compiled=settings.compiled)
     points: list[Point] = []
     with bar as watch:
         for m in range(1, max_heads + 1):
             given = (
-                _with_one_more(points[-1].Theta, objective.examples, [seed, m]) if points else None
+                _with_one_more(points[-1].Theta, objective.examples, [settings.seed, m])
+                if points
+                else None
             )
-            found = search(
-                objective,
-                m,
-                descent(solver, m * tokens.d**2),
-                starts=starts,
-                agreeing=agreeing,
-                seed=seed,
-                given=given,
-            ).point
-            if (
-                points and found.loss > points[-1].loss
-            ):  # a head that does nothing is always allowed
-                found = points[-1]
-            points.append(found)
+            descend = settings.descent(m * tokens.d**2)
+            found = search(objective, m, descend, settings, given=given).point
+            # A head that does nothing is always allowed
+            points.append(points[-1] if points and found.loss > points[-1].loss else found)
             if watch is not None:
                 watch(m)
-    there = Objective(split.training, compiled=compiled)
+    there = Objective(split.training, compiled=settings.compiled)
     points = [there.at(coordinates.out_of(point.Theta)) for point in points]
-    units = split.token_size, split.target_size
     return HeadPath(
         tuple(range(1, max_heads + 1)),
         np.array([point.error for point in points]),
         np.array([held_out_error(split.held_out, p.Theta, p.W, 1.0).error for p in points]),
-        [Layer(*in_units(point.Theta, point.W, *units)) for point in points],
+        [layer_of(point, split) for point in points],
     )
 
 

@@ -19,7 +19,7 @@ from scipy.linalg import eigh, lapack
 
 from ..cholesky import cholesky_in_place
 from ..tokens import Floats
-from .examples import Examples, Group
+from .examples import Examples, Units
 from .normal_matrix import NormalMatrix, normal_matrix
 from .quasi_newton import UNKNOWNS
 from .reduced import Objective, Point
@@ -27,8 +27,11 @@ from .values import HalfInverse, zero_eigenvalue
 
 _EQUATIONS_PER_UNKNOWN = 8
 _ROUNDING = 1e-11
+"""Derivatives below this share of the largest are those of a head whose W is zero."""
 _NULL_SHARE = 1e-6
 """Share of a null direction in an unknown's axis above which it has no standard error."""
+_UNCERTAIN = 0.5
+"""Standard error of a head, relative to the head, above which its numbers are not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +51,41 @@ class Identifiability:
     equations: int
     """Training queries times outputs."""
     theta_errors: Floats
-    """Standard errors of Theta, (m, d, d); infinite where it is not determined."""
+    """Standard errors of Theta, (m, d, d); infinite where it is not determined, and everywhere
+    without more equations than unknowns."""
     value_errors: Floats
     """Standard errors of W, (m, d, d_out)."""
 
-    def in_units(self, token_size: float, target_size: float) -> Identifiability:
-        """The same with standard errors for tokens and targets of other sizes."""
+    def in_units(self, units: Units) -> Identifiability:
+        """The same with standard errors for tokens and targets as they were given."""
         return replace(
             self,
-            theta_errors=self.theta_errors / token_size**2,
-            value_errors=self.value_errors * (target_size / token_size),
+            theta_errors=units.theta_out(self.theta_errors),
+            value_errors=units.values_out(self.value_errors),
         )
+
+    def uncertain_heads(self, Theta: Floats, W: Floats) -> tuple[int, ...]:
+        """Heads whose standard errors together are above half of Theta_i or W_i, but finite.
+
+        Theta_i is for tokens of unit size, and counts as 1 where it is less: logits of a tenth
+        that are known to a tenth are no uncertain head, it attends to all tokens alike.
+        """
+        theta = _head_norms(self.theta_errors) / np.maximum(_head_norms(Theta), 1.0)
+        sizes = np.maximum(_head_norms(W), np.finfo(np.float64).tiny)
+        values = _head_norms(self.value_errors) / sizes
+        largest = np.maximum(theta, values)
+        return tuple(map(int, np.flatnonzero((largest > _UNCERTAIN) & np.isfinite(largest))))
+
+
+def _head_norms(heads: Floats) -> Floats:
+    """Frobenius norms (m,) of heads (m, d, ..)."""
+    return np.asarray(np.linalg.norm(heads, axis=(1, 2)))
+
+
+def evidence_bytes(m: int, d: int, d_out: int) -> int:
+    """Memory that :func:`identifiability` takes at most: H and what is made of it, C likewise."""
+    n = m * d * d
+    return 8 * n * (7 * n + 4 * m * d * d_out)
 
 
 def identifiability(point: Point) -> Identifiability:
@@ -79,8 +106,9 @@ def identifiability(point: Point) -> Identifiability:
     normal = normal_matrix(seen)
     inverse = _inverse(normal)
     gram = point.known.gram
-    freedom = max(1, equations - inverse.half.shape[1] - gram.rank * d_out)
-    variance = float(np.sum(point.known.residual**2)) / freedom
+    # Without spare equations residuals say nothing of the noise
+    freedom = equations - inverse.rank - gram.rank * d_out
+    variance = float(np.sum(point.known.residual**2)) / freedom if freedom > 0 else np.inf
     half = inverse.half * np.sqrt(seen.objective.examples.n_queries / examples.n_queries)
     return Identifiability(
         theta_nullity=inverse.null.shape[1],
@@ -95,13 +123,12 @@ def identifiability(point: Point) -> Identifiability:
 
 
 def _some(examples: Examples, queries: int) -> Examples:
-    """The same share of every group, of about so many queries in all."""
+    """The same share of every group, evenly spread over it, of about so many queries in all."""
     share = queries / examples.n_queries
     groups = []
     for group in examples.groups:
         n = max(1, min(len(group.x), round(share * len(group.x))))
-        assert group.y is not None
-        groups.append(Group(group.x[:n], group.rows[:n], group.y[:n]))
+        groups.append(group.chosen(np.arange(n) * len(group.x) // n))
     return Examples(tuple(groups))
 
 
@@ -129,9 +156,16 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
 
 
 def _theta_errors(half: Floats, null: Floats, variance: float) -> Floats:
-    errors = np.sqrt(variance * np.sum(half**2, axis=1))
+    errors = _root_of(variance, np.sum(half**2, axis=1))
     errors[np.sum(null**2, axis=1) > _NULL_SHARE] = np.inf
-    return np.asarray(errors)
+    return errors
+
+
+def _root_of(variance: float, factors: Floats) -> Floats:
+    """sqrt(variance factors); infinite, also where a factor is zero, if the variance is."""
+    if variance == np.inf:
+        return np.full(factors.shape, np.inf)
+    return np.asarray(np.sqrt(variance * factors))
 
 
 def _value_errors(
@@ -141,6 +175,6 @@ def _value_errors(
     m, d, d_out = seen.W.shape
     T = seen.known.gram.solve(cross.reshape(m * d, -1)).reshape(m * d * d_out, -1)
     through = np.sum((T @ half) ** 2, axis=1).reshape(m * d, d_out)
-    errors = np.sqrt(variance * (np.sum(gram.half**2, axis=1)[:, None] + through))
+    errors = _root_of(variance, np.sum(gram.half**2, axis=1)[:, None] + through)
     errors[np.sum(gram.null**2, axis=1) > _NULL_SHARE] = np.inf
-    return np.asarray(errors.reshape(m, d, d_out))
+    return errors.reshape(m, d, d_out)

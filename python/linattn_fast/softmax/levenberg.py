@@ -7,7 +7,6 @@ attend to one token alone have a large one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +16,14 @@ from .definite import solve_definite
 from .normal_matrix import normal_matrix
 from .reduced import Objective, Point
 
-Watch = Callable[[float], object] | None
-"""Called after every iteration with the relative training error; may raise to stop the work."""
-
-EXACT = 1e-14
+_EXACT = 1e-14
 """A relative training error that is not worth another step."""
 _TRIES = 12
+"""Of damping, for a step."""
 _STALL, _STALLED = 15, 0.97
+"""A descent ends where so many steps leave so much of the squared error."""
 _CONVERGED = 1e-9
+"""Relative decrease of the squared error in a hardly damped step that ends the descent."""
 
 
 @dataclass(frozen=True)
@@ -33,33 +32,28 @@ class Descent:
 
     point: Point
     iterations: int
-    converged: bool
-    """Whether no step improves, in contrast to steps running out or hardly helping."""
+    """Steps, or of L-BFGS evaluations."""
 
 
-def levenberg_marquardt(
-    objective: Objective, Theta: Floats, *, iterations: int = 120, watch: Watch = None
-) -> Descent:
+def levenberg_marquardt(objective: Objective, Theta: Floats, *, iterations: int = 120) -> Descent:
     """Go down from Theta until the fit is exact, no step helps or steps hardly help."""
     point, mu = objective.at(Theta), 1e-2
     history = [point.loss]
     for iteration in range(iterations):
-        if point.error <= EXACT:
-            return Descent(point, iteration, True)
+        if point.error <= _EXACT:
+            return Descent(point, iteration)
         step = _step(point, mu)
         if step is None:
-            return Descent(point, iteration, True)
+            return Descent(point, iteration)
         better, mu = step
         decrease, quiet = 1 - better.loss / point.loss, mu < 1e-3
         point = better
         history.append(point.loss)
-        if watch is not None:
-            watch(point.error)
-        if decrease < _CONVERGED and quiet:
-            return Descent(point, iteration + 1, True)
-        if len(history) > _STALL and history[-1] > _STALLED * history[-1 - _STALL]:
-            return Descent(point, iteration + 1, False)
-    return Descent(point, iterations, point.error <= EXACT)
+        converged = decrease < _CONVERGED and quiet
+        stalled = len(history) > _STALL and history[-1] > _STALLED * history[-1 - _STALL]
+        if converged or stalled:
+            return Descent(point, iteration + 1)
+    return Descent(point, iterations)
 
 
 def _step(point: Point, mu: float) -> tuple[Point, float] | None:

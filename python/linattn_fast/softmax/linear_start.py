@@ -14,11 +14,18 @@ import numpy as np
 from ..heads import Heads
 from ..result import Fit as LinearFit
 from ..tokens import Floats
+from .examples import Units
 from .starts import NORMS, TokenSpace
 
 
-def theta_of_linear(linear: LinearFit | Heads, heads: int, space: TokenSpace) -> Floats:
-    """Theta (heads, d, d) of a first start's norm, from the largest heads of a linear layer."""
+def theta_of_linear(
+    linear: LinearFit | Heads, heads: int, space: TokenSpace, units: Units
+) -> Floats:
+    """Theta (heads, d, d) of a first start's norm, from the largest heads of a linear layer.
+
+    The linear layer is for tokens as they were given; ``space`` and the result are for tokens of
+    unit size.
+    """
     found = linear.heads if isinstance(linear, LinearFit) else linear
     d = len(space.keys)
     if found is None:
@@ -32,7 +39,9 @@ def theta_of_linear(linear: LinearFit | Heads, heads: int, space: TokenSpace) ->
     home = found.get()
     sizes = np.linalg.norm(home.V, axis=(1, 2)) * np.linalg.norm(home.Q, axis=(1, 2))
     largest = np.sort(np.argsort(-sizes, kind="stable")[:heads])
-    Theta = space.seen(home.Q[largest].transpose(0, 2, 1))
+    Q = home.Q[largest]
+    Q = Q / np.maximum(np.abs(Q).max(axis=(1, 2), keepdims=True), np.finfo(np.float64).tiny)
+    Theta = space.seen(units.theta_in(Q.transpose(0, 2, 1)))
     norms = np.linalg.norm(Theta, axis=(1, 2), keepdims=True)
     return np.asarray(NORMS[0] * np.divide(Theta, norms, out=np.zeros_like(Theta), where=norms > 0))
 

@@ -11,6 +11,7 @@ take over removed, the squared error near a point is ||r - (I - B B^+) J dTheta|
 
 J'J is symmetric in both factors, so it is one matrix product of the pairs of G_b G_b' with the
 pairs of x_b, the queries being the inner dimension; the compiled core forms both pairs in passing.
+With weights, A_b, G_b and r_b are multiplied by sqrt(w_b).
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ class NormalMatrix:
 def normal_matrix(point: Point) -> NormalMatrix:
     """Form H, gradient and C at a point."""
     m, d, _ = point.Theta.shape
-    p, d_out, examples = m * d, point.W.shape[2], point.objective.examples
+    p, d_out, objective = m * d, point.W.shape[2], point.objective
     residual = point.known.residual
     squares = np.zeros((p * (p + 1) // 2, d * (d + 1) // 2))
     cross = np.zeros((p * d, d_out * p))
     slope = np.zeros((d, p))
-    add = cpu.add_query_sums if point.objective.compiled else reference_query_sums
+    add = cpu.add_query_sums if objective.compiled else reference_query_sums
     first = 0
-    for P, group in zip(point.P, examples.groups, strict=True):
+    for P, group in zip(point.P, objective.examples.groups, strict=True):
         k = group.x.shape[1]
         for part in group.parts(_QUERIES_AT_ONCE):
             x = group.x[part].reshape(-1, d)
             rows = slice(first + part.start * k, first + part.start * k + len(x))
             B = point.B[rows]
-            G = sensitivities(P[:, part], group.x[part], B, point.W)
-            add(x, B, G, squares, cross)
+            G = objective.weighted(sensitivities(P[:, part], group.x[part], B, point.W), rows)
+            add(x, objective.weighted(B, rows), G, squares, cross)
             slope += x.T @ np.matmul(residual[rows, None, :], G)[:, 0]
         first += group.rows.size
     C = cross.reshape(p, d, d_out, m, d).transpose(0, 2, 3, 1, 4).reshape(p, d_out, m * d * d)
@@ -69,7 +70,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     taken = (half.T @ C.reshape(p, -1)).reshape(-1, m * d * d)
     H = expand(squares, m, d)
     diagonal = np.diag(H).copy()
-    H -= squared(taken, compiled=point.objective.compiled)
+    H -= squared(taken, compiled=objective.compiled)
     gradient = slope.reshape(d, m, d).transpose(1, 0, 2).reshape(-1)
     return NormalMatrix(H, gradient, C, diagonal)
 

@@ -7,22 +7,25 @@ few products of the size of the data, and no matrix with a row for each unknown 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 from scipy.optimize import minimize
 
 from ..tokens import Floats
-from .levenberg import Descent, Watch
+from .levenberg import Descent
 from .reduced import Objective, Point
-from .starts import SOLVED
 
 UNKNOWNS = 2000
 """Entries of Theta above which L-BFGS is taken."""
 _EXACT = 1e-11
 """A relative training error that is not worth another step."""
 _MEMORY = 30
+"""Steps that the curvature is estimated from."""
 _STALL, _STALLED = 200, 0.97
+"""A descent ends where so many evaluations leave so much of the squared error."""
 _FTOL = 1e-10
-"""Relative decrease of the squared error in a step that ends the iteration."""
+"""Decrease of log f in a step, relative to its size, that ends the iteration."""
 
 
 class _Done(Exception):  # noqa: N818  # not an error
@@ -32,8 +35,8 @@ class _Done(Exception):  # noqa: N818  # not an error
 class _Evaluations:
     """The objective as the minimiser calls it; keeps the best point."""
 
-    def __init__(self, objective: Objective, shape: tuple[int, ...], watch: Watch) -> None:
-        self.objective, self.shape, self.watch = objective, shape, watch
+    def __init__(self, objective: Objective, shape: tuple[int, ...]) -> None:
+        self.objective, self.shape = objective, shape
         self.best: Point | None = None
         self.history: list[float] = []
 
@@ -44,8 +47,6 @@ class _Evaluations:
         if self.best is None or point.loss < self.best.loss:
             self.best = point
         self.history.append(self.best.loss)
-        if self.watch is not None:
-            self.watch(self.best.error)
         if self.best.error <= _EXACT or self._stalled():
             raise _Done
         # The logarithm has steps of one size all the way down to an exact fit
@@ -56,13 +57,10 @@ class _Evaluations:
         return len(past) > _STALL and past[-1] > _STALLED * past[-1 - _STALL]
 
 
-def quasi_newton(
-    objective: Objective, Theta: Floats, *, iterations: int = 4000, watch: Watch = None
-) -> Descent:
+def quasi_newton(objective: Objective, Theta: Floats, *, iterations: int = 4000) -> Descent:
     """Go down from Theta until the fit is exact, no step helps or steps hardly help."""
-    evaluations = _Evaluations(objective, Theta.shape, watch)
-    converged = False
-    try:
+    evaluations = _Evaluations(objective, Theta.shape)
+    with suppress(_Done):
         minimize(
             evaluations,
             Theta.reshape(-1),
@@ -76,8 +74,5 @@ def quasi_newton(
                 "gtol": 0.0,
             },
         )
-        converged = True
-    except _Done:
-        converged = evaluations.best is not None and evaluations.best.error <= SOLVED
     best = evaluations.best if evaluations.best is not None else objective.at(Theta)
-    return Descent(best, len(evaluations.history), converged)
+    return Descent(best, len(evaluations.history))

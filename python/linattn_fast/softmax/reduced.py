@@ -5,6 +5,8 @@
 W being optimal, the derivative of f by Theta is that for fixed W:
 
     df/dTheta_i = -2 sum_b x_b (G_b^i r_b)' / ||Y||^2,    r = Y - B W
+
+With weights, rows b of B and Y are multiplied by sqrt(w_b), and so is G_b.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Objective:
     def __init__(self, examples: Examples, *, compiled: bool = True) -> None:
         self.examples = examples
         self.compiled = compiled and cpu.MISSING is None
-        self.targets = examples.targets()
+        self.roots = examples.weight_roots()
+        self.targets = self.weighted(examples.targets())
         self.energy = float(np.sum(self.targets**2)) or 1.0
 
     def at(self, Theta: Floats) -> Point:
@@ -38,7 +41,13 @@ class Objective:
             B = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if not np.isfinite(B).all():
             return Point(self, Theta, P, B, None)
-        return Point(self, Theta, P, B, solve_values(B, self.targets))
+        return Point(self, Theta, P, B, solve_values(self.weighted(B), self.targets))
+
+    def weighted(self, rows: Floats, part: slice = slice(None)) -> Floats:
+        """Rows (queries, ..), all or a part of them, times the roots of their weights."""
+        if self.roots is None:
+            return rows
+        return rows * self.roots[part].reshape(-1, *[1] * (rows.ndim - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +59,9 @@ class Point:
     P: tuple[Floats, ...]
     """Attention of each group, (m, n, k, k)."""
     B: Floats
-    """(queries, m d)."""
+    """(queries, m d), without weights."""
     values: Values | None
-    """None where the logits overflow."""
+    """Of weighted rows; None where the logits overflow."""
 
     @property
     def known(self) -> Values:
@@ -83,7 +92,8 @@ class Point:
         total = np.zeros_like(self.Theta)
         first = 0
         for P, group in zip(self.P, self.objective.examples.groups, strict=True):
-            last = first + group.rows.size
-            total += pulled_back(P, group.x, self.W, self.known.residual[first:last])
-            first = last
+            rows = slice(first, first + group.rows.size)
+            residual = self.objective.weighted(self.known.residual[rows], rows)
+            total += pulled_back(P, group.x, self.W, residual)
+            first = rows.stop
         return -2 / self.objective.energy * total

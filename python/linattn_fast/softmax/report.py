@@ -5,8 +5,8 @@ No verdict is better than its evidence:
     "not learned"            sequences that were held out are predicted with too large an error
     "fits, not identified"   they are predicted, but other layers may do the same
     "learned"                they are predicted, and the data determines Theta and W near the
-                             solution, several starts (or an exact fit) agree on it, and one head
-                             fewer does not do as well
+                             solution, several starts (or an exact fit) agree on it, one head fewer
+                             does not do as well and one head more not far better
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ _WORSE_THAN_TRAINING = 3.0
 """Held-out over training error, above which the training error says nothing."""
 _ROUNDING = 1e-6
 """Errors below are not compared."""
+_FEW_HELD_OUT = 3
+"""Held-out sequences of which the rule of three says nothing: 3 / n is 1."""
+_FAR_BETTER = 0.5
+"""Training error with one head more, relative to that of the layer.
+
+Unknowns that fit noise alone lower the squared error by their share of the spare equations: with
+at least two equations an unknown, and a layer of m heads made one of m + 1, by a third at most. A
+quarter is left only where there is something to fit."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class HeldOut:
     """How the layer does on sequences that were used for nothing else."""
 
     error: float
-    """||F(X) - Y|| / ||Y|| over all of them."""
+    """||F(X) - Y|| / ||Y|| over all of them, with their weights."""
     sequences: int
     """How many they are."""
     violations: int
@@ -53,12 +61,16 @@ class HeldOut:
         return min(1.0, 3 / n) if v == 0 else float(betaincinv(v + 1, n - v, 0.95))
 
     @classmethod
-    def of(cls, errors: Floats, targets: Floats, tolerance: float) -> HeldOut:
-        """From squared errors and squared targets of each sequence."""
-        total = float(targets.sum())
-        size = total / len(targets) if total > 0 else 1.0
+    def of(
+        cls, errors: Floats, targets: Floats, tolerance: float, weights: Floats | None = None
+    ) -> HeldOut:
+        """From squared errors, squared targets and weights of each sequence, (n,) each."""
+        weights = np.ones(len(errors)) if weights is None else weights
+        total = float(weights @ targets)
+        size = total / float(weights.sum()) if total > 0 else 1.0
         violations = int((errors > tolerance**2 * size).sum())
-        return cls(float(np.sqrt(errors.sum() / (total or 1.0))), len(errors), violations)
+        error = float(np.sqrt(weights @ errors / (total or 1.0)))
+        return cls(error, len(errors), violations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +92,8 @@ class Report:
     """Every start, in order, and where it led."""
     fewer_heads_error: float
     """Relative training error of the best layer with one head fewer that was found."""
+    more_heads_error: float
+    """Likewise with one head more; nan where no start had one."""
     identifiability: Identifiability = field(repr=False)
     """What the data determines near the solution."""
     cases: tuple[Case, ...]
@@ -99,7 +113,10 @@ class Report:
             f"{held.violation_bound:.2g} of all with 95 % confidence",
             f"  {self.agreeing} of {len(self.starts)} starts agree"
             + ("; the fit is exact" if self.solved else ""),
-            f"  one head fewer: training error {self.fewer_heads_error:.2g}",
+            f"  training error with one head fewer {self.fewer_heads_error:.2g}"
+            + (
+                "" if np.isnan(self.more_heads_error) else f", one more {self.more_heads_error:.2g}"
+            ),
             f"  Theta: nullity {known.theta_nullity}, condition {known.theta_condition:.2g}; "
             f"W: nullity {known.value_nullity}, condition {known.value_condition:.2g}",
             f"  {known.equations} equations, {known.unknowns} unknowns; largest standard error "
@@ -117,32 +134,43 @@ def judge(
     starts: tuple[Start, ...],
     fewer_heads_error: float,
     fewer_fits: bool,
+    more_heads_error: float,
+    uncertain_heads: tuple[int, ...],
     identifiability: Identifiability,
     cases: tuple[Case, ...],
 ) -> Report:
     """Weigh the evidence."""
     wrong = _why_not_fitting(training_error, held_out, tolerance)
-    open_ends = _why_not_identified(solved, starts, fewer_fits, identifiability, cases)
+    open_ends = [
+        *map(str, cases),
+        *_why_not_determined(identifiability, uncertain_heads),
+        *_why_other_heads(
+            training_error, fewer_fits and not cases, more_heads_error, identifiability
+        ),
+        *_why_too_little(held_out, solved, starts),
+    ]
     verdict: Verdict = "learned"
     if wrong:
         verdict = "not learned"
     elif open_ends:
         verdict = "fits, not identified"
     return Report(
-        verdict,
-        (*wrong, *open_ends),
-        training_error,
-        held_out,
-        tolerance,
-        solved,
-        starts,
-        fewer_heads_error,
-        identifiability,
-        cases,
+        verdict=verdict,
+        reasons=(*wrong, *open_ends),
+        training_error=training_error,
+        held_out=held_out,
+        tolerance=tolerance,
+        solved=solved,
+        starts=starts,
+        fewer_heads_error=fewer_heads_error,
+        more_heads_error=more_heads_error,
+        identifiability=identifiability,
+        cases=cases,
     )
 
 
 def _why_not_fitting(training: float, held_out: HeldOut, tolerance: float) -> list[str]:
+    """Held-out sequences are not predicted, or not for what was learned."""
     reasons = []
     if held_out.error > tolerance:
         reasons.append(
@@ -157,21 +185,42 @@ def _why_not_fitting(training: float, held_out: HeldOut, tolerance: float) -> li
     return reasons
 
 
-def _why_not_identified(
-    solved: bool,
-    starts: tuple[Start, ...],
-    fewer_fits: bool,
-    known: Identifiability,
-    cases: tuple[Case, ...],
-) -> list[str]:
-    reasons = [str(case) for case in cases]
+def _why_not_determined(known: Identifiability, uncertain_heads: tuple[int, ...]) -> list[str]:
+    """Other layers nearby do the same, or as well as far as the noise goes."""
+    reasons = []
     if known.theta_nullity:
         reasons.append(f"{known.theta_nullity} directions of Theta change nothing (nullity of H)")
     if known.value_nullity:
         reasons.append(f"{known.value_nullity} directions of W change nothing (nullity of B'B)")
-    if fewer_fits and not cases:
+    if uncertain_heads:
+        names = ", ".join(map(str, uncertain_heads))
+        reasons.append(f"the standard errors of head {names} are above half of its Theta or W")
+    return reasons
+
+
+def _why_other_heads(
+    training: float, fewer_fits: bool, more_heads_error: float, known: Identifiability
+) -> list[str]:
+    """Another number of heads does as well, or better."""
+    reasons = []
+    if fewer_fits:
         reasons.append("one head fewer fits as well")
-    agreeing = sum(start.agrees for start in starts)
-    if not solved and agreeing < 2:
+    m = len(known.theta_errors)
+    with_one_more = known.unknowns // m * (m + 1)
+    enough = known.equations >= 2 * with_one_more
+    if enough and more_heads_error < _FAR_BETTER * training and training > _ROUNDING:
+        reasons.append(
+            f"one head more has a training error of {more_heads_error:.2g}, against {training:.2g}"
+        )
+    return reasons
+
+
+def _why_too_little(held_out: HeldOut, solved: bool, starts: tuple[Start, ...]) -> list[str]:
+    """Too few sequences or starts to say."""
+    reasons = []
+    if held_out.sequences <= _FEW_HELD_OUT:
+        n = held_out.sequences
+        reasons.append(f"{n} held-out sequence{'s' * (n > 1)} cannot bound the violations: 3 / n")
+    if not solved and sum(start.agrees for start in starts) < 2:
         reasons.append(f"only one of {len(starts)} starts found it, and the fit is not exact")
     return reasons

@@ -12,19 +12,12 @@ from ..result import Fit as LinearFit
 from ..tokens import Floats
 from .cases import Case
 from .identifiability import Identifiability
-from .layer import Layer, host_tokens
+from .layer import Layer
 from .linear_start import Comparison
 from .report import HeldOut, Report
 from .search import Start
 
 _KIND, _FILE_VERSION = "softmax", 1
-
-
-def in_units(
-    Theta: Floats, W: Floats, token_size: float, target_size: float
-) -> tuple[Floats, Floats]:
-    """Theta and W (or their errors) for the tokens and targets as they were given."""
-    return Theta / token_size**2, W * (target_size / token_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +96,7 @@ class Fit:
                 f"linear: d = {self.layer.d}, d_out = {self.layer.d_out} are needed, got "
                 f"d = {linear.d}, d_out = {linear.d_out}"
             )
-        tokens, targets = checked(X, Y, offsets)
-        host_tokens(tokens, d=self.layer.d)
+        tokens, targets = checked(X, Y, offsets, d=self.layer.d, d_out=self.layer.d_out)
         y = targets.rows()
         size = float(np.linalg.norm(y)) or 1.0
         both = (self.predict(tokens), linear.get().predict(tokens, positions="all"))
@@ -137,7 +129,15 @@ class Fit:
         storage.write(path, _KIND, _FILE_VERSION, meta, arrays)
 
 
-_PLAIN = ("verdict", "reasons", "training_error", "tolerance", "solved", "fewer_heads_error")
+_PLAIN = (
+    "verdict",
+    "reasons",
+    "training_error",
+    "tolerance",
+    "solved",
+    "fewer_heads_error",
+    "more_heads_error",
+)
 _NUMBERS = (
     "theta_nullity",
     "theta_condition",

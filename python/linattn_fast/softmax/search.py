@@ -16,6 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from ..tokens import Floats
 from .levenberg import Descent
 from .reduced import Objective, Point
+from .settings import SearchSettings
 from .starts import NORMS, SOLVED, Descend, TokenSpace, pruned
 
 _SAME_LOSS = 1e-3
@@ -44,26 +45,22 @@ class Found:
 
     point: Point
     starts: tuple[Start, ...]
+    more_heads_error: float
+    """Least relative training error with a head more, before it was pruned; nan where no start had
+    one."""
 
     @property
     def solved(self) -> bool:
         """Whether the training data is fitted exactly, but for rounding."""
         return self.point.error <= SOLVED
 
-    @property
-    def agreeing(self) -> int:
-        """Starts that found this layer."""
-        return sum(start.agrees for start in self.starts)
-
 
 def search(
     objective: Objective,
     heads: int,
     descend: Descend,
+    settings: SearchSettings,
     *,
-    starts: int,
-    agreeing: int,
-    seed: int,
     given: Floats | None = None,
     watch: Callable[[int], object] | None = None,
 ) -> Found:
@@ -71,17 +68,18 @@ def search(
 
     Parameters
     ----------
-    starts, agreeing
-        Starts at most, and how many must agree to stop before.
+    settings
+        Starts at most, how many must agree to stop before, and their seed.
     given
         A Theta (heads, d, d) to start from first.
     watch
         Called with the number of starts done.
     """
-    space, rng = TokenSpace.of(objective.examples), np.random.default_rng(seed)
+    space, rng = TokenSpace.of(objective.examples), np.random.default_rng(settings.seed)
     tried: list[tuple[str, float, Descent]] = []
+    more_heads_error = np.nan
     best: Descent | None = None
-    for number in range(starts):
+    for number in range(settings.starts):
         if given is not None and number == 0:
             kind, norm, found = "given", np.nan, descend(objective, given)
         else:
@@ -90,6 +88,7 @@ def search(
             kind = "pruned" if more else "random"
             found = descend(objective, space.random(rng, heads + more, norm))
             if more:
+                more_heads_error = float(np.fmin(more_heads_error, found.point.error))
                 found = pruned(objective, found.point.Theta, heads, descend)
         tried.append((kind, norm, found))
         if best is None or found.point.loss < best.point.loss:
@@ -98,7 +97,7 @@ def search(
             watch(number + 1)
         if best.point.error <= SOLVED:
             break
-        if sum(agree(each.point, best.point, space) for _, _, each in tried) >= agreeing:
+        if sum(agree(each.point, best.point, space) for _, _, each in tried) >= settings.agreeing:
             break
     assert best is not None
     return Found(
@@ -109,6 +108,7 @@ def search(
             )
             for kind, norm, each in tried
         ),
+        more_heads_error,
     )
 
 

@@ -1,0 +1,70 @@
+"""How a layer is searched for: what ``fit`` and ``head_path`` are told, checked before any work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..backend import get_backend
+from ..tokens import as_size
+from .levenberg import levenberg_marquardt
+from .quasi_newton import UNKNOWNS, quasi_newton
+from .starts import Descend
+
+Solver: TypeAlias = Literal["auto", "lm", "lbfgs"]
+_SOLVERS = ("auto", "lm", "lbfgs")
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Checked settings of a search."""
+
+    starts: int
+    agreeing: int
+    held_out: float
+    solver: Solver
+    seed: int
+    compiled: bool
+    """Whether normal matrices are formed in the compiled core."""
+
+    @classmethod
+    def of(
+        cls, starts: int, agreeing: int, held_out: float, solver: Solver, seed: int, backend: str
+    ) -> SearchSettings:
+        """Check what was given."""
+        share = as_positive(held_out, "held_out")
+        if share >= 1:
+            raise ValueError(f"held_out: must be below 1, got {held_out}")
+        if solver not in _SOLVERS:
+            raise ValueError(f"solver: must be one of {', '.join(_SOLVERS)}, got {solver!r}")
+        if backend == "cuda":
+            raise ValueError(
+                "backend: softmax layers are learned on the host; 'auto', 'cpu' or 'numpy' is "
+                "needed, got 'cuda'"
+            )
+        name = get_backend(backend).name
+        return cls(
+            as_size(starts, "starts"),
+            as_size(agreeing, "agreeing"),
+            share,
+            solver,
+            as_size(seed, "seed", least=0),
+            name != "numpy",
+        )
+
+    def descent(self, unknowns: int) -> Descend:
+        """How to go down, for so many entries of Theta."""
+        large = self.solver == "auto" and unknowns > UNKNOWNS
+        return quasi_newton if large or self.solver == "lbfgs" else levenberg_marquardt
+
+
+def as_positive(value: float, name: str) -> float:
+    """Check a positive number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: a number is needed, got {type(value).__name__}") from None
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"{name}: must be positive, got {value}")
+    return number
