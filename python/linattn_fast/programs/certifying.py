@@ -22,10 +22,11 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import solve_triangular
 from scipy.stats import beta
 
 from ..datasets import Seed, _generator
+from ..host_algebra import triangle_of
 from ..program_certificate import ProgramCertificate
 from ..progress import Bar
 from ..result import Fit
@@ -274,7 +275,7 @@ def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, 
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
     rounding = float(s.shape[1] * EPS * np.linalg.norm(M, axis=0).max())
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
-    R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
+    R = triangle_of(span.T)
     answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
     largest: float = np.linalg.norm(answers, axis=0).max()
     return float(largest) + rounding

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..host_algebra import product
 from ..tokens import Array, Floats
 
 _EXACT = 2.0**52
@@ -23,7 +24,7 @@ def _product(left: Floats, right: Floats) -> Floats:
     """Matrix product, when every partial sum is exact."""
     if _largest(left) * _largest(right) * left.shape[1] > _EXACT:
         raise OverflowError("numbers too large for exact arithmetic")
-    return np.asarray(left @ right)
+    return product(left, right)
 
 
 def _primitive(rows: Floats) -> Floats:

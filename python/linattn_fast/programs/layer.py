@@ -24,6 +24,7 @@ from scipy.sparse import csr_matrix
 
 from ..features import Features
 from ..heads import Heads
+from ..host_algebra import product
 from ..result import Fit
 from ..tokens import Floats
 
@@ -160,9 +161,11 @@ class Layer:
         C = np.ascontiguousarray(C.transpose(2, 1, 0))  # (n_queries, n_pairs, d_out)
 
         def maps(z: Floats) -> Maps:
-            asked = z[features.queries]
-            M = np.tensordot(asked[present := np.flatnonzero(asked)], C[present], axes=1)
-            return lambda s: s @ M, lambda s: s @ M, M.nbytes
+            M = np.zeros(C.shape[1:])
+            for size, map_of_query in zip(z[features.queries], C, strict=True):
+                if size:
+                    M += size * map_of_query
+            return lambda s: s @ M, lambda s: product(s, M), M.nbytes
 
         return cls(fit.d, fit.d_out, features.pairs, maps)
 
