@@ -38,6 +38,12 @@ def _require_entries(table: Mapping[Any, Any]) -> None:
                 f"table: (next state, written symbol, 'L' or 'R') is needed for {key!r}, "
                 f"got {action!r}"
             )
+        try:
+            hash(tuple(action))
+        except TypeError:
+            raise TypeError(
+                f"table: names that can be keys of a dictionary are needed, got {action!r}"
+            ) from None
 
 
 class TuringMachine:

@@ -124,10 +124,17 @@ class Program:
         for each in self.instructions:
             if not isinstance(each, Lookup):
                 raise TypeError(f"instructions: Lookups are needed, got {type(each).__name__}")
-        self.tables = tuple(Table.of(each, record) for each in self.instructions)
+        self.tables = tuple(self._table(i) for i in range(len(self.instructions)))
         """The instructions in coordinates."""
         self.tokens_per_step = as_size(tokens_per_step, "tokens_per_step")
         self._family = None if slots is None else Family(record, slots)
+
+    def _table(self, number: int) -> Table:
+        """An instruction in coordinates; errors say which instruction it is."""
+        try:
+            return Table.of(self.instructions[number], self.record)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"instructions[{number}]: {error}") from error
 
     @property
     def d(self) -> int:
