@@ -46,6 +46,8 @@ Key = tuple[int, int]
 
 _MOST_TOKENS = 4096
 _MOST_FINDINGS = 2_000_000
+_MOST_NUMBERS = 10_000_000
+"""In all that contexts can have under one key."""
 _MOST_TRANSITIONS = 2_000_000
 _MOST_BYTES = 2 << 30
 _LARGEST = 2.0**20
@@ -117,8 +119,8 @@ class Findings:
                 zero = (0.0,) * len(self._values[key[0]])
                 choices[key] = {each.get(key, zero) for each in added}
             for key, given in choices.items():
-                if len(sums[key]) * len(given) > _MOST_FINDINGS:
-                    raise NotFiniteError(f"lookups can find more than {_MOST_FINDINGS:,} things")
+                if len(sums[key]) * len(given) * len(self._values[key[0]]) > _MOST_NUMBERS:
+                    raise NotFiniteError("contexts have too many different sums under one key")
                 sums[key] = {_sum(a, b) for a in sums[key] for b in given}
         for z in starts:
             self._append(tuple(z.tolist()), sums)
