@@ -64,7 +64,59 @@ def test_with_too_few_traces_the_certificate_says_so_and_covered_answers_are_rig
     assert "no proof for any number of steps" in found.evidence
 
 
-def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
+@pytest.mark.parametrize("solver", ["blocks", "dual"])
+@pytest.mark.parametrize("number", [1, 3, 10, 30])
+def test_however_few_the_traces_no_covered_answer_is_wrong(number, solver):
+    """Tokens that never asked, pairs that never were: neither certificate calls them covered."""
+    simulator = programs.DfaSimulator(2, 2, 3)
+    traces = simulator.traces(number, 3, seed=0)
+    fit = programs.learn(simulator, traces, solver=solver)
+    found = programs.certify(fit, simulator, steps=3)
+    assert (found.method, found.verdict) == ("exhaustive", "not covered")
+    seen = {trace.context.tobytes() for trace in traces}
+    assert len(seen) <= found.covered_runs < found.runs
+    assert found.covered_but_wrong == 0
+    runs = simulator.traces(100, 3, seed=9)
+    pairs = [pair for run in runs for pair in run.pairs()]
+    Z, y = [Z for Z, _ in pairs], np.array([y for _, y in pairs])
+    covered = fit.certificate.covers(Z)
+    right = (np.rint(fit.predict(Z)) == y).all(axis=1)
+    assert not (covered & ~right).any()
+    assert not right.all()
+    np.testing.assert_array_equal(np.isinf(fit.certificate.leverage(Z)), ~covered)
+
+
+def test_a_token_that_never_asked_is_not_covered_whatever_was_there_before():
+    simulator = programs.DfaSimulator(2, 2, 2)
+    automaton = programs.Automaton([[0, 0], [0, 0]])  # state 1 never asks
+    words = [[0, 0], [0, 1], [1, 0], [1, 1]]
+    fit = programs.learn(
+        simulator, [simulator.trace(simulator.context(automaton, word), 2) for word in words]
+    )
+    span = Determined(fit)
+    s = programs.Layer.of(fit, simulator.d).sums(
+        np.array([simulator.encode(simulator.context(automaton, word)) for word in words])
+    )
+    for state, expected in ((0, 0.0), (1, 1.0)):
+        asked = span.asked(simulator.record.vector({"state": (0, state)}))
+        np.testing.assert_allclose(asked.residuals(s), expected, atol=1e-12)
+        assert asked.largest(s[:1]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(automata, few):
+    layer, span = programs.Layer.of(few, automata.d), Determined(few)
+    Z = automata.family.sample(4, 0)
+    s, z = layer.sums(Z), Z[0, -1]
+    mixtures = np.random.default_rng(0).standard_normal((200, 4)) @ s
+    asked = span.asked(z)
+    residuals, largest = asked.residuals(mixtures), asked.largest(s)
+    assert residuals.max() <= largest * (1 + 1e-12)
+    assert largest < 2 * residuals.max()  # the bound takes all singular values, here of 4
+
+
+@pytest.mark.parametrize("solver", ["blocks", "dual"])
+def test_coverage_is_that_of_the_fit_s_own_certificate(automata, solver):
+    few = programs.learn(automata, automata.traces(60, 4, seed=0), solver=solver)
     runs = automata.traces(60, 4, seed=9)
     Z = [prefix for run in runs for prefix, _ in run.pairs()]
     layer, span = programs.Layer.of(few, automata.d), Determined(few)
