@@ -103,7 +103,31 @@ def test_a_token_that_never_asked_is_not_covered_whatever_was_there_before():
         assert asked.largest(s[:1]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(automata, few):
+def test_a_pair_that_never_was_is_not_covered_though_all_else_is_as_before():
+    """A token with a and b together, where training has them in two: S is alike elsewhere."""
+    record = programs.Record(a=1, b=1, ask=1, found=1, always=1)
+    program = programs.Program(
+        record,
+        [
+            programs.Lookup("ask", key="a", value="b", into="found"),
+            programs.Lookup("ask", key="a", value="a", into="always"),
+        ],
+        slots=[[{"a": 0}, {"a": 0, "b": 0}], [{"b": 0}, {}], [{"ask": 0}]],
+    )
+    apart = [[{"a": 0}, {"b": 0}, {"ask": 0}], [{"a": 0}, {}, {"ask": 0}]]
+    fit = programs.learn(program, [program.trace(context, 1) for context in apart])
+    together = program.encode([{"a": 0, "b": 0}, {}, {"ask": 0}])
+    assert fit.certificate.covers([program.encode(apart[0]), together]).tolist() == [True, False]
+    found = programs.certify(fit, program, steps=1)
+    assert (found.verdict, found.covered_runs, found.runs) == ("not covered", 2, 4)
+    assert found.right_runs == 2
+    assert found.covered_but_wrong == 0
+    assert "is not within the range of the training data" in found.evidence
+
+
+@pytest.mark.parametrize("solver", ["blocks", "dual"])
+def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(automata, solver):
+    few = programs.learn(automata, automata.traces(60, 4, seed=0), solver=solver)
     layer, span = programs.Layer.of(few, automata.d), Determined(few)
     Z = automata.family.sample(4, 0)
     s, z = layer.sums(Z), Z[0, -1]
