@@ -326,6 +326,14 @@ def test_a_proof_reports_its_rounds_and_its_tokens(enough):
     assert tokens == [(n, total) for n in range(total + 1)]
 
 
+def test_learning_reports_its_samples(automata):
+    calls = []
+    traces = automata.traces(10, 4, seed=0)
+    programs.learn(automata, traces, progress=lambda *call: calls.append(call))
+    assert len(calls) > 5
+    assert calls[-1] == (80, 80)
+
+
 def test_a_bad_seed_is_refused_before_the_proof_begins(automata, few, monkeypatch):
     monkeypatch.setattr(certifying, "_by_invariants", lambda *_: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="^seed: "):

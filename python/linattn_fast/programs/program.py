@@ -375,12 +375,10 @@ class Program:
         """
         number = as_size(number, "number")
         tokens = as_size(steps, "steps") * self.tokens_per_step
-        length = len(self.family.slots) + tokens
-        # Runs, a copy of each, and s
-        each = 8 * (2 * length * self.d + len(self.layer.pairs))
+        n = len(self.family.slots)
+        each = 8 * ((2 * n + tokens) * self.d + len(self.layer.pairs))  # contexts, runs and s
         require_memory(number * each, f"number: {number} runs of {tokens} tokens")
         Z = self.family.sample(number, seed)
         runs = run_many(self.layer, Z, tokens)
-        n = Z.shape[1]
         lengths = n + runs[:, n:].any(axis=2).cumprod(axis=1).sum(axis=1)
         return [Run(run[:length], n) for run, length in zip(runs, lengths, strict=True)]
