@@ -58,6 +58,29 @@ def test_numbers_that_might_not_be_exact_are_refused():
         eliminated(rows, np.arange(2))
 
 
+def span_of(*rows):
+    span = IntegerSpan(len(rows[0]))
+    for row in rows:
+        span.add(np.array([row], dtype=float))
+    return span
+
+
+def test_a_product_that_rounding_would_make_zero_is_refused():
+    """(2^27 + 1)^2 - 2^28 (2^26 + 1) is 1, and 0 in float64: the vector is not in the span."""
+    span = span_of([1, 0, 2**27 + 1], [0, 1, -(2**26) - 1])
+    with pytest.raises(OverflowError, match="exact"):
+        span.contains(np.array([[2.0**27 + 1, 2.0**28, 0.0]]))
+
+
+def test_pivots_whose_common_multiple_is_beyond_int64_are_refused():
+    """Powers of 2, 3, 5, 7: numpy's least common multiple would wrap around."""
+    pivots = np.array([2.0**18, 3.0**11, 5.0**8, 7.0**7])
+    span = IntegerSpan(5)
+    span.rows, span._pivots = np.column_stack([np.diag(pivots), np.ones(4)]), np.arange(4)
+    with pytest.raises(OverflowError, match="exact"):
+        span.contains(np.array([[1.0, 0, 0, 0, 0]]))
+
+
 # -------------------------------------------------------------------------------- what they contain
 
 
