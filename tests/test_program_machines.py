@@ -138,6 +138,20 @@ def test_a_machine_that_does_not_halt_stops_with_its_steps():
     assert str(done).endswith("did not halt after 7 steps")
 
 
+def test_halting_states_leave_the_tape_and_move_on():
+    """Their entries in the context, and those of states that the machine does not have."""
+    machine = programs.binary_increment()  # 2 states that work, "done" is number 2
+    entries = {
+        token["key"]: token["action"]
+        for token in TuringSimulator(4, 3, 3).context(machine)
+        if "key" in token
+    }
+    assert len(entries) == 4 * 3
+    for state, symbol in itertools.product((2, 3), range(3)):
+        assert entries[state, symbol] == (state, symbol, 1)
+    assert entries[0, 0] == machine.numbers[0, 0]
+
+
 def test_a_machine_that_starts_halted_does_nothing():
     machine = TuringMachine({("a", 0): ("b", 0, "R")}, start="b", halting=["b"])
     assert len(TuringSimulator(2, 1, 3).execute(machine, steps=7)) == 0

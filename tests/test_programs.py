@@ -217,6 +217,19 @@ def test_tokens_that_match_are_added_up():
 # ------------------------------------------------------------------------------------------ running
 
 
+def test_tokens_are_told_apart_also_by_parts_of_one():
+    """Their codes are of whole numbers, and those of 0.2 and 0.7 are the same."""
+    z = np.array([[0.7, 0.0], [0.2, 0.0], [0.7, 0.0], [0.0, 0.0]])
+    found = {tuple(token): rows.tolist() for token, rows in programs.running.kinds(z)}
+    assert found == {(0.7, 0.0): [0, 2], (0.2, 0.0): [1], (0.0, 0.0): [3]}
+
+
+def test_rounding_leaves_no_negative_zero_and_nothing_that_overflows():
+    rounded = programs.running.rounded(np.array([-0.3, 0.6, 1e300, -1.2]))
+    assert rounded.tolist() == [0.0, 1.0, 2.0**40, -1.0]
+    assert not np.signbit(rounded[0])
+
+
 def test_training_pairs_are_prefixes_and_what_follows():
     program = programs.DfaSimulator(2, 2, 2)
     trace = program.trace(program.context(programs.Automaton([[0, 1], [1, 0]]), [1, 1]), 2)
