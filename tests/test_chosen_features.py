@@ -258,6 +258,7 @@ def test_what_the_data_never_has_is_not_covered(positions):
         np.array([[1.0, 1, 0, 0], [0, 0, 1, 0]]),  # x0 and x1 in one token
         np.array([[1.0, 1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0]]),  # whose products cancel
         np.eye(4)[[0, 3]],  # x3 asks
+        np.eye(4)[[1, 0]],  # x0 asks, which is there in the data, but never the last token
         np.array([[1.0, 1, 0, 0], [0, 0, 0, 0]]),  # nothing asks
     ]
     beyond = []
@@ -266,7 +267,7 @@ def test_what_the_data_never_has_is_not_covered(positions):
         for j, k in active.pairs:
             features[j, k, active.queries] = features[k, j, active.queries] = 0.0
         beyond.append(features.any())
-    assert beyond == [False, True, False, True, False]
+    assert beyond == [False, True, False, True, positions == "last", False]
     by_choice = la.certify(
         Z, positions=positions, features=la.Features(4, active.pairs, active.queries)
     )

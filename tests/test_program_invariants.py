@@ -1,5 +1,6 @@
 """Invariants: spaces that hold every run of a program, however long, and no more than needed."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -73,12 +74,13 @@ def test_a_product_that_rounding_would_make_zero_is_refused():
 
 
 def test_pivots_whose_common_multiple_is_beyond_int64_are_refused():
-    """Powers of 2, 3, 5, 7: numpy's least common multiple would wrap around."""
-    pivots = np.array([2.0**18, 3.0**11, 5.0**8, 7.0**7])
-    span = IntegerSpan(5)
-    span.rows, span._pivots = np.column_stack([np.diag(pivots), np.ones(4)]), np.arange(4)
+    """Two numbers without a common divisor, whose product is 3 more than a multiple of 2^64."""
+    pivots = [56_195, 656_526_170_431_873]
+    assert math.prod(pivots) % 2**64 == math.lcm(*pivots) % 2**64 == 3
+    span = IntegerSpan(3)
+    span.rows, span._pivots = np.column_stack([np.diag(pivots), [1.0, 1.0]]), np.arange(2)
     with pytest.raises(OverflowError, match="exact"):
-        span.contains(np.array([[1.0, 0, 0, 0, 0]]))
+        span.contains(np.array([[1.0, 0, 0]]))
 
 
 # -------------------------------------------------------------------------------- what they contain
@@ -220,6 +222,10 @@ def test_steps_that_are_too_many_are_not_gone_through(monkeypatch):
     assert len(Invariants(program).spaces) == 1 + 4**3
     monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 63)
     with pytest.raises(NotFiniteError, match="more than 63 steps would have to be tried"):
+        Findings(program)
+    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 200)
+    Findings(program)
+    with pytest.raises(NotFiniteError, match="more than 200 steps"):  # in all: 128, and again
         Invariants(program)
 
 
