@@ -16,16 +16,17 @@ from linattn_fast import programs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--traces", type=int, default=1000)
+    parser.add_argument("--traces", type=int, default=500)
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--plot", metavar="FILE", help="draw the run, with matplotlib")
     arguments = parser.parse_args()
 
     simulator = programs.TuringSimulator(n_states=3, n_symbols=2, n_cells=arguments.cells)
     print(f"{simulator}: tokens with d = {simulator.d}, {simulator.family.count:,} contexts")
-    fit = programs.learn(simulator, simulator.traces(arguments.traces, 12, seed=0))
+    traces = simulator.traces(arguments.traces, 12, seed=0)
+    fit = programs.learn(simulator, traces, progress=True)
     print(f"learned from {fit.info.n_samples:,} samples in {fit.info.dimension:,} features")
-    print(programs.certify(fit, simulator, steps=12, samples=200), end="\n\n")
+    print(programs.certify(fit, simulator, steps=12, samples=200, progress=True), end="\n\n")
 
     machine = programs.busy_beaver(2)
     print(machine, end="\n\n")

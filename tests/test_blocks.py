@@ -189,6 +189,39 @@ def test_features_of_very_different_scales_are_told_from_zero(rng):
 # --------------------------------------------------------------------------- what is not determined
 
 
+def test_the_sparsest_directions_come_first_whichever_block_they_are_of(rng):
+    Z = np.zeros((40, 3, 4))
+    Z[:, :2, 2:] = rng.standard_normal((40, 2, 2))
+    Z[:3, 2, 0] = Z[3:, 2, 1] = 1.0  # 3 samples for the 4 features of the first query
+    Z[3:, :2, 3] = Z[3:, :2, 2]  # x2 = x3 where the second one asks
+    features = la.Features.active(Z)
+    certificate = la.fit(Z, np.ones(40), heads=None, solver="blocks", features=features).certificate
+    directions = certificate.null_space(certificate.dimension - certificate.rank)
+    assert (directions != 0).sum(axis=1).tolist() == [1, 1, 2, 2, 4]
+
+
+def test_a_block_with_few_samples_is_undetermined_by_counting(rng):
+    Z = rng.standard_normal((40, 5, 3))
+    Z[:4, -1, 1:] = Z[4:, -1, 0] = 0.0  # 4 samples for the 6 features of the first query
+    certificate = la.fit(Z, np.ones(40), heads=None, solver="blocks").certificate
+    assert (certificate.verdict, certificate.rank) == ("not identifiable", 4 + 12)
+    assert certificate.evidence.endswith(
+        "that of queries 0: proved by counting: 4 samples are fewer than the 6 features"
+    )
+
+
+def test_the_tolerance_is_that_of_the_block_that_is_known_worst(rng):
+    Z = np.zeros((60, 3, 4))
+    Z[:, :2, 2:] = rng.standard_normal((60, 2, 2))
+    Z[:30, 2, 0] = Z[30:, 2, 1] = 1.0
+    Z[:30, :2, 3] = Z[:30, :2, 2] + 1e-4 * Z[:30, :2, 3]  # nearly the same for the first query
+    coverage = la.fit(Z, np.ones(60), heads=None, solver="blocks").certificate.source.coverage
+    tolerances = [block.coverage.tolerance for block in coverage.blocks]
+    assert len(tolerances) == 2
+    assert max(tolerances) > 10 * min(tolerances)
+    assert coverage.tolerance == max(tolerances)
+
+
 def test_the_null_space_has_unseen_features_first_and_then_the_sparsest(rng):
     Z = np.zeros((200, 6, 6))  # two attributes, each one-hot; the last token has a third
     Z[..., :2], Z[..., 2:4] = one_hot(rng, (200, 6), 2), one_hot(rng, (200, 6), 2)

@@ -244,3 +244,42 @@ def test_samples_of_few_pairs_are_columns_of_all_samples(rng, dtype):
     every_s, every_z = la.Features(8).samples(tokens)
     np.testing.assert_allclose(s, every_s[:, few.pair_numbers], rtol=1e-12, atol=1e-13)
     np.testing.assert_array_equal(z, every_z[:, few.queries])
+
+
+@pytest.mark.parametrize("positions", ["last", "causal", "all"])
+def test_what_the_data_never_has_is_not_covered(positions):
+    """Features left out because they are zero in the data, unlike those left out by choice."""
+    Z = np.eye(4)[[[0, 1, 2], [2, 1, 2], [0, 0, 1]]]
+    active = la.Features.active(Z, positions=positions)
+    assert active.others_are_zero
+    new = [
+        Z[0],
+        np.array([[1.0, 1, 0, 0], [0, 0, 1, 0]]),  # x0 and x1 in one token
+        np.array([[1.0, 1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0]]),  # whose products cancel
+        np.eye(4)[[0, 3]],  # x3 asks
+        np.eye(4)[[1, 0]],  # x0 asks, which is there in the data, but never the last token
+        np.array([[1.0, 1, 0, 0], [0, 0, 0, 0]]),  # nothing asks
+    ]
+    beyond = []
+    for z in new:
+        features = (z.T @ z)[:, :, None] * z[-1]  # S[j,k] z[l], the obvious way
+        for j, k in active.pairs:
+            features[j, k, active.queries] = features[k, j, active.queries] = 0.0
+        beyond.append(features.any())
+    assert beyond == [False, True, False, True, positions == "last", False]
+    by_choice = la.certify(
+        Z, positions=positions, features=la.Features(4, active.pairs, active.queries)
+    )
+    unseen = la.certify(Z, positions=positions, features=active)
+    covered, residual = unseen.covers(new, positions="last", return_residual=True)
+    np.testing.assert_array_equal(
+        covered, by_choice.covers(new, positions="last") & ~np.array(beyond)
+    )
+    assert covered.any()
+    np.testing.assert_array_equal(residual[beyond], 1.0)
+    leverage = unseen.leverage(new, positions="last")
+    np.testing.assert_array_equal(np.isinf(leverage), ~covered)
+    np.testing.assert_array_equal(
+        leverage[covered], by_choice.leverage(new, positions="last")[covered]
+    )
+    assert np.isinf(unseen.error_bound(new, 1.0, positions="last")[beyond]).all()

@@ -1,5 +1,6 @@
 """Invariants: spaces that hold every run of a program, however long, and no more than needed."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -58,6 +59,30 @@ def test_numbers_that_might_not_be_exact_are_refused():
         eliminated(rows, np.arange(2))
 
 
+def span_of(*rows):
+    span = IntegerSpan(len(rows[0]))
+    for row in rows:
+        span.add(np.array([row], dtype=float))
+    return span
+
+
+def test_a_product_that_rounding_would_make_zero_is_refused():
+    """(2^27 + 1)^2 - 2^28 (2^26 + 1) is 1, and 0 in float64: the vector is not in the span."""
+    span = span_of([1, 0, 2**27 + 1], [0, 1, -(2**26) - 1])
+    with pytest.raises(OverflowError, match="exact"):
+        span.contains(np.array([[2.0**27 + 1, 2.0**28, 0.0]]))
+
+
+def test_pivots_whose_common_multiple_is_beyond_int64_are_refused():
+    """Two numbers without a common divisor, whose product is 3 more than a multiple of 2^64."""
+    pivots = [56_195, 656_526_170_431_873]
+    assert math.prod(pivots) % 2**64 == math.lcm(*pivots) % 2**64 == 3
+    span = IntegerSpan(3)
+    span.rows, span._pivots = np.column_stack([np.diag(pivots), [1.0, 1.0]]), np.arange(2)
+    with pytest.raises(OverflowError, match="exact"):
+        span.contains(np.array([[1.0, 0, 0]]))
+
+
 # -------------------------------------------------------------------------------- what they contain
 
 
@@ -106,7 +131,8 @@ def test_no_run_of_a_random_program_leaves_its_spaces(program):
         (DfaSimulator(2, 2, 3), 6),
         (DfaSimulator(3, 2, 2), 4),
         (TuringSimulator(2, 1, 3), 24),
-        (TuringSimulator(1, 2, 3), 24),
+        (TuringSimulator(2, 1, 1), 24),
+        (TuringSimulator(1, 2, 2), 24),
         (TuringSimulator(2, 2, 2), 24),
     ],
 )
@@ -121,6 +147,16 @@ def test_the_spaces_of_machines_are_those_of_all_their_runs(program, tokens):
     assert rank_of_features(found.directions) == rank_of_features(
         {token: basis(rows) for token, rows in by_last.items()}
     )
+
+
+def test_spaces_can_be_larger_than_what_runs_span():
+    """One state on one cell: what is written there is tied to the table, more than linearly."""
+    program = TuringSimulator(1, 2, 1)
+    found = Invariants(program)
+    by_last = sequences_by_last_token(program, found, 40)
+    assert set(by_last) == set(found.spaces)
+    spanned = rank_of_features({token: basis(rows) for token, rows in by_last.items()})
+    assert (spanned, rank_of_features(found.directions)) == (50, 54)
 
 
 def basis(rows):
@@ -161,6 +197,35 @@ def test_what_never_ends_is_not_called_finite(monkeypatch):
     )
     monkeypatch.setattr(invariants, "_MOST_TOKENS", 20)
     with pytest.raises(NotFiniteError, match="more than 20 tokens|very large"):
+        Invariants(program)
+
+
+def test_sums_of_contexts_that_are_too_many_are_not_gone_through(monkeypatch):
+    """Each of 40 tokens adds one of two amounts to a place of its own: 2^40 sums."""
+    record = Record(key=1, amount=programs.signed(40), ask=1)
+    slots = [[{"key": 0, "amount": {i: w}} for w in (0, 1)] for i in range(40)]
+    program = Program(
+        record, [Lookup("ask", "key", "amount", "amount")], slots=[*slots, [{"ask": 0}]]
+    )
+    monkeypatch.setattr(invariants, "_MOST_NUMBERS", 100_000)
+    with pytest.raises(NotFiniteError, match="contexts have too many different sums"):
+        Findings(program)
+
+
+def test_steps_that_are_too_many_are_not_gone_through(monkeypatch):
+    """Three lookups that find one of four things each: 64 ways to go on."""
+    names = "pqr"
+    record = Record(**dict.fromkeys(names, 4), key=1, one=1)
+    lookups = [Lookup("one", "key", name, name) for name in names]
+    slots = [[{"key": 0, name: v} for v in range(4)] for name in names]
+    program = Program(record, lookups, slots=[*slots, [{"one": 0}]])
+    assert len(Invariants(program).spaces) == 1 + 4**3
+    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 63)
+    with pytest.raises(NotFiniteError, match="more than 63 steps would have to be tried"):
+        Findings(program)
+    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 200)
+    Findings(program)
+    with pytest.raises(NotFiniteError, match="more than 200 steps"):  # in all: 128, and again
         Invariants(program)
 
 

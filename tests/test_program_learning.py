@@ -9,8 +9,7 @@ from scipy.stats import binom
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs import certifying, examining
-from linattn_fast.programs.determined import Determined
+from linattn_fast.programs import certifying, determined
 from linattn_fast.programs.running import run_many
 
 
@@ -62,67 +61,6 @@ def test_with_too_few_traces_the_certificate_says_so_and_covered_answers_are_rig
     assert found.covered_but_wrong == 0
     assert found.at_least == found.covered_runs / found.runs
     assert "no proof for any number of steps" in found.evidence
-
-
-def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
-    runs = automata.traces(60, 4, seed=9)
-    Z = [prefix for run in runs for prefix, _ in run.pairs()]
-    layer, determined = programs.Layer.of(few, automata.d), Determined(few)
-    covers, residuals = few.certificate.covers(Z, return_residual=True)
-    mine = np.array([determined.asked(z[-1]).residuals(layer.sums(z[None]))[0] for z in Z])
-    assert 0 < covers.mean() < 1
-    np.testing.assert_array_equal(mine <= determined.tolerance, covers)
-    seen = residuals < 1  # unseen features count as 1 there, and as what they are here
-    np.testing.assert_allclose(mine[seen], residuals[seen], atol=1e-9)
-
-
-def test_a_feature_that_was_never_seen_is_not_covered(automata, enough):
-    """A token of the end among those of the beginning: known by itself, but not to that query."""
-    run = automata.traces(1, 4, seed=0)[0]
-    prefix, end = run.tokens[: run.n_context], run.tokens[-2:-1]
-    layer, determined = programs.Layer.of(enough, automata.d), Determined(enough)
-    for Z, expected in ((prefix, True), (np.concatenate([end, prefix]), False)):
-        assert enough.certificate.covers([Z]).tolist() == [expected]
-        residual = determined.asked(Z[-1]).residuals(layer.sums(Z[None]))
-        assert (residual <= determined.tolerance).tolist() == [expected]
-
-
-def test_pairs_outside_the_fit_are_seen_as_long_as_they_do_not_cancel():
-    simulator = programs.TuringSimulator(1, 2, 2)
-    layer = programs.Layer.of(simulator, simulator.d)  # has the pairs (cell, symbol), (key, action)
-    record = simulator.record
-    a, b = {"cell": 0, "head": (1, 0)}, {"cell": 0, "symbol": {0: 1}}
-    strange = record.vector(a)  # cell with head, which the layer has no pair for
-    known = record.vector(b)
-    runs = np.array([[known * 0, strange, known, strange * 0], [known * 0] * 4])
-    back = strange.copy()
-    back[record.coordinate("cell", 0)] *= -1
-    runs[1, 1], runs[1, 2] = strange, back  # the products of the pair cancel
-    diagonals = [(int(i), int(i)) for i in np.flatnonzero(strange)] + [
-        (record.coordinate("cell", 0),) * 2,
-        (record.coordinate("symbol", 0),) * 2,
-    ]
-    pairs = np.array(sorted({*map(tuple, layer.pairs.tolist()), *diagonals}))
-    wider = programs.Layer(simulator.d, simulator.d, pairs, layer._maps)
-    assert examining._strange(wider, runs).tolist() == [
-        [False, True, True, True],
-        [False, True, False, False],
-    ]
-
-
-def test_blocks_and_the_whole_agree_on_what_is_covered():
-    simulator = programs.DfaSimulator(2, 2, 3)
-    traces = simulator.traces(40, 3, seed=3)
-    found = [
-        programs.certify(
-            programs.learn(simulator, traces, solver=solver), simulator, method="sampled", steps=3
-        )
-        for solver in ("blocks", "dual")
-    ]
-    assert 0 < found[0].covered_answers < found[0].answers
-    assert found[0].covered_answers == found[1].covered_answers
-    assert found[0].right_answers == found[1].right_answers
-    assert found[0].rank == found[1].rank
 
 
 def test_a_fit_that_is_wrong_on_what_is_covered_is_found_out(automata, enough):
@@ -238,6 +176,80 @@ def test_chunks_change_nothing(automata, few, monkeypatch):
     assert programs.certify(few, automata, method="exhaustive", steps=2) == whole
 
 
+def test_a_proof_reports_its_rounds_and_its_tokens(enough):
+    calls = []
+    simulator = programs.DfaSimulator(3, 2, 4)  # a new one, whose closures are not known yet
+    programs.certify(enough, simulator, progress=lambda *call: calls.append(call))
+    rounds = [call for call in calls if call[1] is None]
+    tokens = calls[len(rounds) :]
+    assert rounds == [(n, None) for n in range(1, len(rounds) + 1)]
+    assert len(rounds) > 10
+    total = tokens[-1][1]
+    assert tokens == [(n, total) for n in range(total + 1)]
+
+
+def test_learning_reports_its_samples(automata):
+    calls = []
+    traces = automata.traces(10, 4, seed=0)
+    programs.learn(automata, traces, progress=lambda *call: calls.append(call))
+    assert len(calls) > 5
+    assert calls[-1] == (80, 80)
+
+
+def test_a_bad_seed_is_refused_before_the_proof_begins(automata, few, monkeypatch):
+    monkeypatch.setattr(certifying, "_by_invariants", lambda *_: pytest.fail("work has begun"))
+    with pytest.raises(ValueError, match="^seed: "):
+        programs.certify(few, automata, seed="x")
+
+
+def test_a_cache_without_room_changes_nothing(automata, few, monkeypatch):
+    found = programs.certify(few, automata, method="sampled", steps=4, samples=50)
+    monkeypatch.setattr(determined, "_CACHE_BYTES", 0)
+    assert programs.certify(few, automata, method="sampled", steps=4, samples=50) == found
+
+
+def recall():
+    """A user's own program: keys with values, and questions that are answered one by one."""
+    record = programs.Record(key=2, value=3, position=3, ask=(3, 2), answer=3)
+    answer = programs.Lookup("ask", "key", "value", "answer", match=lambda ask: ask[1])
+    forward = programs.Lookup(
+        "ask", "position", "ask", "ask", match=lambda ask: ask[0] + 1 if ask[0] < 2 else None
+    )
+    table = [[{"key": k, "value": v} for v in range(3)] for k in range(2)]
+    questions = [[{"position": t, "ask": (t, k)} for k in range(2)] for t in range(3)]
+    slots = [*table, *questions, [{"ask": (0, k)} for k in range(2)]]
+    return programs.Program(record, [answer, forward], slots=slots)
+
+
+def test_a_program_of_the_user_s_own_is_learned_certified_and_run():
+    program = recall()
+    fit = programs.learn(program, program.traces(200, 3, seed=0))
+    for method in ("invariants", "exhaustive"):
+        found = programs.certify(fit, program, method=method, steps=3)
+        assert (found.verdict, found.contexts) == ("covered", 3**2 * 2**4)
+    context = [
+        *({"key": k, "value": v} for k, v in ((0, 2), (1, 1))),
+        *({"position": t, "ask": (t, k)} for t, k in enumerate((0, 0, 1))),
+        {"ask": (0, 1)},
+    ]
+    run = program.run(fit, context, 3)
+    assert [token["answer"] for token in program.decode(run.appended)] == [1, 2, 1]
+
+
+def test_runs_of_another_program_are_found_out():
+    """Answers that are always one more: the traces determine a layer, but not this program."""
+    program = recall()
+    other = []
+    for trace in program.traces(200, 3, seed=0):
+        tokens = trace.tokens.copy()
+        answers = slice(program.record.starts["answer"], None)
+        tokens[trace.n_context :, answers] = np.roll(tokens[trace.n_context :, answers], 1, axis=1)
+        other.append(programs.Run(tokens, trace.n_context))
+    found = programs.certify(programs.learn(program, other), program, steps=1)
+    assert found.verdict != "covered"
+    assert found.right_runs < found.runs
+
+
 def test_pairs_that_training_never_saw_are_not_covered():
     """Traces with one letter alone: the other letter's features do not even exist in the fit."""
     simulator = programs.DfaSimulator(2, 2, 2)
@@ -261,7 +273,10 @@ def test_pairs_that_training_never_saw_are_not_covered():
         (lambda p, f: programs.certify(f, p, method="x"), "method: 'auto', 'invariants'"),
         (lambda p, f: programs.certify(f, p, samples=0), "samples: "),
         (lambda p, f: programs.certify(f, p, confidence=1.5), "confidence: a number between"),
-        (lambda p, f: programs.certify(f, programs.DfaSimulator(2, 2, 2)), "heads: d = d_out"),
+        (lambda p, f: programs.certify(f, programs.DfaSimulator(2, 2, 2)), "^fit: d = d_out"),
+        (lambda p, f: programs.learn(p, p.traces(1, 1)[0]), "^traces: a list of Runs is needed"),
+        (lambda p, f: programs.certify(f, p, steps=0), "^steps: must be at least 1, got 0"),
+        (lambda p, f: programs.certify(f, p, progress=1), "^progress: "),
         (lambda p, f: f.with_program("x"), "certificate: a ProgramCertificate is needed"),
     ],
 )

@@ -33,6 +33,14 @@ def test_the_program_simulates_automata_of_any_size(n_states, n_symbols, length,
     assert len(simulator.run(None, run.tokens, 5)) == 0  # the word is over
 
 
+@pytest.mark.parametrize("heads", [None, "compiled"])
+def test_an_automaton_is_executed_on_a_word(heads):
+    simulator = DfaSimulator(3, 2, 5)
+    automaton, word = Automaton.random(3, 2, 0), np.array([0, 1, 1, 0, 1])
+    layer = None if heads is None else simulator.heads()
+    assert simulator.execute(automaton, word, heads=layer) == automaton.run(word)
+
+
 def test_an_automaton_shows_its_table():
     automaton = Automaton([[0, 1], [1, 0]], accepting=[1])
     assert str(automaton).splitlines() == [
@@ -130,9 +138,52 @@ def test_a_machine_that_does_not_halt_stops_with_its_steps():
     assert str(done).endswith("did not halt after 7 steps")
 
 
+def test_halting_states_leave_the_tape_and_move_on():
+    """Their entries in the context, and those of states that the machine does not have."""
+    machine = programs.binary_increment()  # 2 states that work, "done" is number 2
+    entries = {
+        token["key"]: token["action"]
+        for token in TuringSimulator(4, 3, 3).context(machine)
+        if "key" in token
+    }
+    assert len(entries) == 4 * 3
+    for state, symbol in itertools.product((2, 3), range(3)):
+        assert entries[state, symbol] == (state, symbol, 1)
+    assert entries[0, 0] == machine.numbers[0, 0]
+
+
 def test_a_machine_that_starts_halted_does_nothing():
     machine = TuringMachine({("a", 0): ("b", 0, "R")}, start="b", halting=["b"])
     assert len(TuringSimulator(2, 1, 3).execute(machine, steps=7)) == 0
+
+
+def test_states_and_symbols_are_numbered_in_the_order_of_the_table():
+    """Keys come first, then what is only written; the halting states last, the blank first."""
+    machine = TuringMachine(
+        {
+            ("a", "x"): ("stop", "y", "R"),
+            ("a", "y"): ("b", "x", "L"),
+            ("b", "x"): ("a", "y", "R"),
+            ("b", "y"): ("a", "y", "R"),
+        },
+        start="b",
+        blank="y",
+        halting="stop",  # text is one name
+    )
+    assert machine.states == ("a", "b", "stop")
+    assert machine.symbols == ("y", "x")
+    assert (machine.start, machine.halting_numbers) == (1, {2})
+    drawn = TuringMachine.random(3, 2, 0)
+    assert (drawn.states, drawn.symbols, drawn.start, drawn.blank) == ((0, 1, 2), (0, 1), 0, 0)
+
+
+def test_a_machine_that_only_halts_shows_its_table():
+    machine = TuringMachine({("a", "long"): ("a", "long", "R")}, halting=["a"])
+    assert str(machine).splitlines() == [
+        "state |  long",
+        "------+------",
+        "starts in a, halts in a, blank is long",
+    ]
 
 
 def test_computations_are_shown_as_tape_over_time():
@@ -172,6 +223,24 @@ def test_a_run_that_is_none_of_a_machine_is_refused():
         (lambda: TuringMachine({("a", 0): ("a", 0, "X")}), "table: .* 'L' or 'R'"),
         (lambda: TuringMachine({("a", 0): ("b", 0, "L")}), r"entry for \('b', 0\) is needed"),
         (lambda: TuringMachine({("a", 0): ("a", 1, "L")}), r"entry for \('a', 1\) is needed"),
+        (lambda: TuringMachine({"ab": ("a", "b", "L")}), r"^table: keys \(state, symbol\)"),
+        (lambda: TuringMachine({("a", 0): 5}), r"^table: .* is needed for \('a', 0\), got 5"),
+        (lambda: TuringMachine({("a", 0): ([], 0, "L")}), "^table: names that can be keys"),
+        (lambda: TuringMachine({("a", 0): ("a", 0, "L")}, start="b"), "^start: one of the states"),
+        (lambda: TuringMachine({("a", 0): ("a", 0, "L")}, halting=1), "^halting: a list of states"),
+        (lambda: TuringMachine.random(1, 1).run(n_cells=0, steps=1), "^n_cells: must be at least"),
+        (lambda: TuringMachine.random(1, 1).run(n_cells=1, steps=-1), "^steps: must be at least 0"),
+        (lambda: TuringMachine.random(1, 1).run(3, n_cells=1, steps=1), "^word: a list of symbols"),
+        (lambda: TuringSimulator(1, 1, 1).execute(TuringMachine.random(1, 1), steps=-1), "^steps:"),
+        (lambda: TuringSimulator(1, 1, 1).configurations(3), "^run: a Run of TuringSimulator"),
+        (lambda: DfaSimulator(1, 1, 1).states("x"), "^run: a Run of DfaSimulator"),
+        (lambda: Automaton([[0]]).run([-1]), "^word: letters from 0 to 0 are needed"),
+        (lambda: Automaton([[0]]).run("0"), "^word: a list of whole numbers is needed, got '0'"),
+        (lambda: Automaton([[0]], accepting=0), "^accepting: a list of states is needed, got 0"),
+        (
+            lambda: DfaSimulator(1, 1, 1).context(Automaton([[0]]), [1]),
+            r"^word: letters from 0 to 0 are needed, got \[1\]",
+        ),
         (lambda: programs.busy_beaver(5), "n_states: 2, 3 or 4 is needed, got 5"),
         (lambda: Automaton([[2]]), "table: states from 0 to 0"),
         (lambda: Automaton([0, 1]), r"table: an array \(n_states, n_symbols\)"),

@@ -63,8 +63,20 @@ def test_a_vector_that_is_no_token_is_refused():
         ),
         (
             lambda r: Program(r, [Lookup("a", "a", "a", "c", write=lambda a, v: a + v)]),
-            "c: a whole number from 0 to 1 is needed, got 2",
+            r"^instructions\[0\]: write\(0, 2\): c: a whole number from 0 to 1 is needed, got 2",
         ),
+        (lambda r: r.coordinate("z", 0), "^name: one of the attributes a, b, c is needed, got 'z'"),
+        (lambda r: Lookup("a", "a", "a", "a", match=1), "^match: a function is needed, got 1"),
+        (lambda r: if_then("a", 1, "a", anchor=("a", 0)), "^then: a function is needed, got 1"),
+        (lambda r: if_then("a", int, "a", anchor="a"), r"^anchor: \(attribute, value\) is needed"),
+        (lambda r: Program(r, Lookup("a", "a", "a")), "^instructions: a list of Lookups is needed"),
+        (lambda r: programs.Family("x", [[{}]]), "^record: a Record is needed, got str"),
+        (lambda r: programs.Family(r, [{"a": 0}]), "^slots: a list is needed, for each slot"),
+        (lambda r: programs.Family(r, [[{}], [{"a": 3}]]), r"^slots\[1\]: a: a whole number"),
+        (lambda r: programs.Family(r, [[{}]]).sample(0), "^number: must be at least 1, got 0"),
+        (lambda r: next(programs.Family(r, [[{}]]).chunks(0)), "^size: must be at least 1, got 0"),
+        (lambda r: programs.Run([[1.0]], 1), r"^tokens: an array \(n, d\) is needed, got list"),
+        (lambda r: programs.Run(np.ones((2, 3)), 3), "^n_context: 1 to 2 is needed"),
     ],
 )
 def test_errors_name_what_was_wrong(make, message):
@@ -178,6 +190,17 @@ def test_if_then_chooses_by_the_value_of_an_attribute():
         assert program.decode(run.appended) == [{"colour": 1}, {"colour": 2, "sound": 1}]
 
 
+def test_a_list_names_a_joint_value_as_a_tuple_does():
+    record = Record(place=(2, 2), digit=3)
+    count = if_then("digit", lambda d: (d + 1) % 3, "digit", anchor=("place", [1, 0]))
+    find = Lookup("digit", "place", "place", "place", match=lambda _: [1, 0])
+    program = Program(record, [count, find])
+    context = [{"place": [1, 0]}, {"digit": 2}]
+    (token,) = program.decode(program.run(program.heads(), context, 1).appended)
+    assert token == {"place": (1, 0), "digit": 0}
+    assert program.interpret(context) == {"place": {(1, 0): 1.0}, "digit": {0: 1.0}}
+
+
 def test_tokens_that_match_are_added_up():
     """A log of differences: the sum of what was said about a key is its present value."""
     record = Record(key=2, amount=signed(3), ask=2, answer=signed(3))
@@ -192,6 +215,19 @@ def test_tokens_that_match_are_added_up():
 
 
 # ------------------------------------------------------------------------------------------ running
+
+
+def test_tokens_are_told_apart_also_by_parts_of_one():
+    """Their codes are of whole numbers, and those of 0.2 and 0.7 are the same."""
+    z = np.array([[0.7, 0.0], [0.2, 0.0], [0.7, 0.0], [0.0, 0.0]])
+    found = {tuple(token): rows.tolist() for token, rows in programs.running.kinds(z)}
+    assert found == {(0.7, 0.0): [0, 2], (0.2, 0.0): [1], (0.0, 0.0): [3]}
+
+
+def test_rounding_leaves_no_negative_zero_and_nothing_that_overflows():
+    rounded = programs.running.rounded(np.array([-0.3, 0.6, 1e300, -1.2]))
+    assert rounded.tolist() == [0.0, 1.0, 2.0**40, -1.0]
+    assert not np.signbit(rounded[0])
 
 
 def test_training_pairs_are_prefixes_and_what_follows():
@@ -225,6 +261,14 @@ def test_random_traces_repeat_with_their_seed_and_are_of_the_family():
         (lambda p: p.run(None, np.zeros((2, 4)), 1), r"context: an array \(n, 3\)"),
         (lambda p: p.run(None, np.full((2, 3), np.nan), 1), "context: must be finite"),
         (lambda p: p.run(None, [{"at": 0}], -1), "steps: "),
+        (lambda p: p.run(None, {"at": 0}, 1), "^context: a list of tokens or an array .* got dict"),
+        (lambda p: p.run(None, [{"at": 0}, {"at": 3}], 1), r"^context\[1\]: at: a whole number"),
+        (lambda p: p.run(None, [{"at": 0}], 1, until=1), "^until: a function is needed, got int"),
+        (lambda p: p.run(p.record, [{"at": 0}], 1), "^heads: Heads, a Fit or a Program is needed"),
+        (lambda p: p.run(stepper().layer, [{"at": 0}], 1), "^heads: d = d_out = 3 is needed"),
+        (lambda p: p.run(stepper(), [{"at": 0}], 1), "^heads: d = d_out = 3 is needed"),
+        (lambda p: p.interpret([]), "^tokens: at least one token is needed"),
+        (lambda p: stepper().traces(2, 1, seed="x"), "^seed: "),
         (lambda p: p.traces(3, 1), "slots: this program was made without its contexts"),
         (lambda p: Program(p.record, p.instructions, slots=[[]]), "slots: at least one is needed"),
     ],
@@ -233,6 +277,23 @@ def test_errors_of_running_name_the_argument(call, message):
     program = Program(Record(at=3), [Lookup("at", "at", "at", "at")])
     with pytest.raises((ValueError, TypeError), match=message):
         call(program)
+
+
+def test_more_runs_than_there_is_memory_for_are_refused_at_once():
+    with pytest.raises(MemoryError, match="^number: 10000000000 runs of 2 tokens"):
+        stepper().traces(10**10, 1)
+
+
+def test_a_program_runs_itself_with_what_it_knows_already():
+    program = stepper()
+    context = [{"at": 0}]
+    program.run(None, context, 2)
+    known = dict(program.layer._actions)
+    assert known
+    program.run(None, context, 2)
+    program.run(program, context, 2)
+    assert all(program.layer._actions[name] is action for name, action in known.items())
+    assert len(program.layer._actions) == len(known)
 
 
 def test_programs_are_reached_without_being_imported_first():

@@ -4,7 +4,7 @@ from conftest import EPS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_fast import cholesky
+from linattn_fast import cholesky, host_algebra
 from linattn_fast.solve import (
     CholeskyFactor,
     SpectralFactor,
@@ -119,3 +119,23 @@ def test_cholesky_in_blocks_is_that_of_the_whole(rng, monkeypatch, p):
     np.testing.assert_allclose(np.tril(found), expected, rtol=1e-10, atol=1e-12)
     A[p - 2, p - 2] = -1.0
     assert cholesky.cholesky_in_place(A.copy().T)[1] == p - 1
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 5), (9, 4), (400, 90), (400, 300)])
+def test_the_triangle_of_a_matrix_has_its_gram(rng, shape):
+    A = rng.standard_normal(shape)
+    given = A.copy()
+    R = host_algebra.triangle_of(A)
+    np.testing.assert_array_equal(A, given)
+    np.testing.assert_array_equal(R, np.triu(R))
+    np.testing.assert_allclose(R.T @ R, A.T @ A, rtol=0, atol=1e-14 * max(shape) ** 2)
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (4, 1), (5, 5), (400, 90), (400, 300)])
+def test_the_complement_is_orthonormal_and_orthogonal_to_the_columns(rng, shape):
+    p = shape[0]
+    columns = np.linalg.qr(rng.standard_normal(shape))[0]
+    rest = host_algebra.complement_of(columns)
+    whole = np.concatenate([columns, rest], axis=1)
+    assert whole.shape == (p, p)
+    np.testing.assert_allclose(whole.T @ whole, np.eye(p), rtol=0, atol=1e-15 * p)

@@ -29,6 +29,7 @@ from .certificate_source import Source
 from .coverage import Coverage, describe
 from .device import module_of, on_device, to_host
 from .features import Features
+from .left_out import unless_left_out
 from .libraries import conversion_to
 from .tokens import Array, Floats, Kind, Positions, Tokens, as_positions, as_size, as_tokens
 
@@ -133,6 +134,12 @@ class Certificate:
         where = self.positions if positions is None else as_positions(positions)
         return as_tokens(Z, offsets, d=self.features.d), where
 
+    def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
+        """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
+        leverages = self._coverage().leverages(tokens, where)
+        with on_device(self.device):
+            return unless_left_out(leverages, np.inf, tokens, where, self.features)
+
     @overload
     def covers(
         self,
@@ -167,7 +174,10 @@ class Certificate:
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
-        That is so exactly when the features h(Z) lie in the range of the second moment.
+        That is so exactly when the features h(Z) lie in the range of the second moment. With chosen
+        features, a best fit is a layer of these alone, and what else Z has plays no part; but where
+        the others were left out because the data never has them (:meth:`Features.active`), an input
+        that has one of them is not covered.
 
         Parameters
         ----------
@@ -201,6 +211,7 @@ class Certificate:
         coverage = self._coverage()
         residual = coverage.residuals(tokens, where)
         with on_device(self.device):
+            residual = unless_left_out(residual, 1.0, tokens, where, self.features)
             covered = residual <= (coverage.tolerance if tol is None else tol)
         answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
         return (
@@ -231,7 +242,7 @@ class Certificate:
         """
         tokens, where = self._queries(Z, offsets, positions)
         converted = conversion_to(like)
-        leverages = self._coverage().leverages(tokens, where)
+        leverages = self._leverages(tokens, where)
         answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
         return answer
 
@@ -290,7 +301,7 @@ class Certificate:
             raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
         tokens, where = self._queries(Z, offsets, positions)
         converted = conversion_to(like)
-        leverage = self._coverage().leverages(tokens, where)
+        leverage = self._leverages(tokens, where)
         xp = module_of(leverage)
         if noise is None:
             factor = 2 * np.sqrt(float(size))

@@ -125,6 +125,9 @@ class Features:
     (6, 18)
     """
 
+    others_are_zero: bool = False
+    """Whether the others are left out because the data never has them: of :meth:`active`."""
+
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
         self.d = as_size(d, "d")
         # None for all: a list of all pairs may not even fit in memory
@@ -159,7 +162,8 @@ class Features:
         Returns
         -------
         Features
-            Those pairs and queries.
+            Those pairs and queries. A certificate of such a fit says of inputs with any other
+            feature that they are not covered.
 
         Examples
         --------
@@ -179,7 +183,9 @@ class Features:
             raise ValueError(
                 "Z: every feature is zero in every sequence; there is nothing to learn"
             )
-        return cls(tokens.d, pairs, np.flatnonzero(queries))
+        features = cls(tokens.d, pairs, np.flatnonzero(queries))
+        features.others_are_zero = True
+        return features
 
     @cached_property
     def pair_numbers(self) -> npt.NDArray[np.intp]:

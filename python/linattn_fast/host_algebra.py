@@ -14,6 +14,9 @@ from scipy.linalg import svd as _svd
 from .cholesky import cholesky_in_place
 from .tokens import Floats
 
+_NARROW = 256
+"""Columns of a matrix that is factorised in narrow panels."""
+
 
 def product(a: Floats, b: Floats) -> Floats:
     """a @ b by SciPy's BLAS, in Fortran order.
@@ -70,15 +73,35 @@ def eigenvalues(matrix: Floats) -> Floats:
     return np.asarray(_eigvalsh(matrix, check_finite=False), np.float64)
 
 
+def _reflections(matrix: Floats) -> tuple[Floats, Floats]:
+    """Householder vectors with R above them, and their triangular factors, of a QR factorisation.
+
+    LAPACK's recursive way: of a few hundred columns its panels are products too small for threads,
+    where ``dgeqrf`` starts its threads twice a column, which takes far longer on busy machines.
+    """
+    panel = min(8 if matrix.shape[1] <= _NARROW else 32, *matrix.shape)
+    factored, factors, _ = lapack.dgeqrt(panel, np.array(matrix, order="F"), overwrite_a=True)
+    return factored, factors
+
+
 def triangle_of(stacked: Floats) -> Floats:
     """R of the QR factorisation of a tall or wide matrix, square in its columns."""
     columns = stacked.shape[1]
-    lwork = int(lapack.dgeqrf_lwork(*stacked.shape)[0])
-    factored = lapack.dgeqrf(np.asfortranarray(stacked), lwork=lwork, overwrite_a=True)[0]
     triangle = np.zeros((columns, columns))
-    rows = min(len(stacked), columns)
-    triangle[:rows] = np.triu(factored[:rows])
+    if stacked.size:
+        rows = min(len(stacked), columns)
+        triangle[:rows] = np.triu(_reflections(stacked)[0][:rows])
     return triangle
+
+
+def complement_of(vectors: Floats) -> Floats:
+    """Orthonormal basis (p, p - r) of what is orthogonal to independent columns (p, r)."""
+    p, r = vectors.shape
+    rest = np.zeros((p, p - r), order="F")
+    rest[r:] = np.eye(p - r)
+    if rest.size == 0 or r == 0:
+        return rest
+    return np.asarray(lapack.dgemqrt(*_reflections(vectors), rest, overwrite_c=True)[0])
 
 
 def svd(matrix: Floats) -> tuple[Floats, Floats, Floats]:

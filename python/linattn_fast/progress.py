@@ -10,6 +10,17 @@ from typing import Any
 from .backend import Progress
 from .conjugate_gradients import Watch
 
+_UNITS = {
+    "sequences": "seq",
+    "batches": "batch",
+    "starts": "start",
+    "heads": "head",
+    "rounds": "round",
+    "tokens": "token",
+    "contexts": "context",
+}
+"""What may be counted, in short."""
+
 
 class Bar:
     """Context manager that gives a backend its progress function, or None.
@@ -44,9 +55,7 @@ class Bar:
         self._total = total
         self._label = label
         self._progress = progress
-        self._unit = {"sequences": "seq", "batches": "batch", "starts": "start", "heads": "head"}[
-            unit
-        ]
+        self._unit = _UNITS[unit]
         self._start = done
         self._bar: Any = None
 

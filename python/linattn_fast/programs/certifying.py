@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import solve_triangular
 from scipy.stats import beta
 
 from ..datasets import Seed, _generator
+from ..host_algebra import triangle_of
 from ..program_certificate import ProgramCertificate
 from ..progress import Bar
 from ..result import Fit
@@ -42,6 +43,7 @@ _EXHAUSTIVE_UP_TO = 20_000_000
 """Answers that "auto" looks at one by one before it samples."""
 
 Method = Literal["auto", "invariants", "exhaustive", "sampled"]
+Progress: TypeAlias = bool | Callable[[int, Any], object]
 
 
 def certify(
@@ -53,7 +55,7 @@ def certify(
     samples: int = 1000,
     confidence: float = 0.95,
     seed: Seed = 0,
-    progress: bool | Callable[[int, Any], object] = False,
+    progress: Progress = False,
 ) -> ProgramCertificate:
     """Decide whether every machine and input of a program's family is covered by a fit.
 
@@ -74,7 +76,9 @@ def certify(
     confidence
         Of the bound from samples.
     progress
-        True shows a bar; a function is called with the contexts done and their number.
+        True shows a bar; a function is called with what is done and how much there is: rounds of
+        the closures (None, for how many is not known before), tokens whose space is held against
+        the training data, then contexts that are run.
 
     Returns
     -------
@@ -103,12 +107,12 @@ def certify(
     if not (isinstance(confidence, int | float) and 0 < confidence < 1):
         raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
     Bar(0, "", progress)  # checked before any work, as everything else
-    family = program.family
-    learned = Layer.of(fit, program.d)
+    rng, family = _generator(seed), program.family
+    learned = Layer.of(fit, program.d, "fit")
     determined = Determined(fit)
     why = ""
     if method in ("auto", "invariants"):
-        proof = _by_invariants(learned, program, determined)
+        proof = _by_invariants(learned, program, determined, progress)
         if proof.verdict == "covered" or method == "invariants":
             return proof
         why = f" ({proof.evidence})"
@@ -118,9 +122,8 @@ def certify(
     per_run = 8 * (len(family.slots) + tokens) * program.d
     size = max(1, min(_CHUNK_BYTES // per_run, family.count if exhaustive else samples))
     total = family.count if exhaustive else samples
-    rng = _generator(seed)
     tally = Tally()
-    with Bar(total, "certifying", progress) as report:
+    with Bar(total, "runs", progress, unit="contexts") as report:
         contexts = family.chunks(size) if exhaustive else _drawn(program, samples, size, rng)
         for Z in contexts:
             tally += examine(program.layer, learned, determined, Z, tokens)
@@ -132,10 +135,11 @@ def certify(
 _KNOWN: WeakKeyDictionary[Program, Invariants] = WeakKeyDictionary()
 
 
-def invariants_of(program: Program) -> Invariants:
+def invariants_of(program: Program, progress: Progress = False) -> Invariants:
     """The invariants of a program, found once; they do not depend on what was learned."""
     if program not in _KNOWN:
-        _KNOWN[program] = Invariants(program)
+        with Bar(None, "closures", progress, unit="rounds") as report:
+            _KNOWN[program] = Invariants(program, report)
     return _KNOWN[program]
 
 
@@ -190,7 +194,9 @@ def _by_runs(
     )
 
 
-def _by_invariants(learned: Layer, program: Program, determined: Determined) -> ProgramCertificate:
+def _by_invariants(
+    learned: Layer, program: Program, determined: Determined, progress: Progress
+) -> ProgramCertificate:
     """Hold the spaces of all runs against the range of the training features."""
 
     def found(verdict: Any, evidence: str, **more: Any) -> ProgramCertificate:
@@ -207,25 +213,28 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
         )
 
     try:
-        invariants = invariants_of(program)
+        invariants = invariants_of(program, progress)
     except (NotFiniteError, OverflowError) as reason:
         return found("undecided", f"no proof for any number of steps: {reason}")
     spaces = invariants.asking
     numbers = _numbers(learned, invariants)
     inside = numbers >= 0
     bad, residual, error = 0, 0.0, 0.0
-    for token, span in spaces.items():
-        z = np.array(token)
-        s = np.zeros((len(span), len(learned.pairs)))
-        s[:, numbers[inside]] = span[:, inside]
-        if (
-            span[:, ~inside].any()
-            or (largest := determined.asked(z).largest(s)) > determined.tolerance
-        ):
-            bad += 1
-            continue
-        residual = max(residual, largest)
-        error = max(error, _error(program.layer, learned, invariants.pairs, z, span, s))
+    with Bar(len(spaces), "tokens", progress, unit="tokens") as report:
+        for done, (token, span) in enumerate(spaces.items()):
+            if report is not None:
+                report(done)
+            z = np.array(token)
+            s = np.zeros((len(span), len(learned.pairs)))
+            s[:, numbers[inside]] = span[:, inside]
+            if (
+                span[:, ~inside].any()
+                or (largest := determined.asked(z).largest(s)) > determined.tolerance
+            ):
+                bad += 1
+                continue
+            residual = max(residual, largest)
+            error = max(error, _error(program.layer, learned, invariants.pairs, z, span, s))
     if bad:
         return found(
             "undecided",
@@ -237,7 +246,8 @@ def _by_invariants(learned: Layer, program: Program, determined: Determined) -> 
         return found(
             "undecided",
             f"every run is within the range of the training data, but there the fit differs from "
-            f"the program by {error:.1e} of the length of s: it does not fit its data",
+            f"the program by {error:.1e} of the length of s: it does not fit its data, or these "
+            "are runs of another program",
             residual=residual,
             error=error,
         )
@@ -274,7 +284,7 @@ def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, 
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
     rounding = float(s.shape[1] * EPS * np.linalg.norm(M, axis=0).max())
     # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
-    R = np.asarray(qr(span.T, mode="r", check_finite=False)[0])[: len(span)]
+    R = triangle_of(span.T)
     answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
     largest: float = np.linalg.norm(answers, axis=0).max()
     return float(largest) + rounding

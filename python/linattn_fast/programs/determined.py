@@ -4,56 +4,69 @@ The prediction at features h = s (x) z is determined when D h lies in the range 
 features (:mod:`linattn_fast.coverage`). For a given z that is linear in s: with E_z the matrix that
 maps s to D (s (x) z),
 
-    residual(s) = || (I - U U') E_z s || / || E_z s || = || R_z s || / || E_z s ||
+    residual(s) = || (I - U U') E_z s || / || E_z s || = || N' E_z s || / || E_z s ||
 
-R_z the triangle of a QR decomposition, n_pairs x n_pairs: found once for each z, and then a whole
-run, or a whole space of s, costs products with small matrices.
+N an orthonormal basis of what is not in the range, found once. E_z has an entry for each pair and
+each coordinate of z, so N' E_z is a sparse product; its triangle R_z of a QR decomposition, n_pairs
+x n_pairs, has the same lengths, and then a whole run, or a whole space of s, costs products with
+small matrices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import solve_triangular
 from scipy.sparse import csr_matrix
 
 from ..block_coverage import BlockCoverage
+from ..host_algebra import complement_of, product, triangle_of
 from ..result import Fit
-from ..solve import SpectralFactor
+from ..solve import CholeskyFactor, SpectralFactor
 from ..tokens import Floats
 from .layer import Indices
+
+_CACHE_BYTES = 256 << 20
+"""Matrices N' E_z kept; past it, they are worked out again."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """What decides about the s of sequences that end with one token."""
 
-    triangle: Floats
-    """R_z, (m, n_pairs)."""
+    outside: Floats
+    """N' E_z, (m, n_pairs)."""
     scale: Floats
     """Length of each column of E_z, (n_pairs,); the columns are orthogonal."""
     known: bool
     """Whether every coordinate of the token has asked in training."""
+
+    @cached_property
+    def _triangle(self) -> Floats:
+        """R_z, (at most n_pairs, n_pairs): || R_z s || = || N' E_z s ||."""
+        return self.outside if len(self.outside) <= len(self.scale) else triangle_of(self.outside)
 
     def residuals(self, s: Floats) -> Floats:
         """Relative distance from the range of each s (N, n_pairs): (N,)."""
         if not self.known:
             return np.ones(len(s))
         size = np.linalg.norm(s * self.scale, axis=1)
-        left = np.linalg.norm(s @ self.triangle.T, axis=1)
+        left = np.linalg.norm(product(s, self._triangle.T), axis=1)
         return np.asarray(np.where(size > 0, left / np.where(size > 0, size, 1.0), 0.0))
 
     def largest(self, span: Floats) -> float:
-        """The largest residual in the span of the rows (m, n_pairs), which are independent."""
+        """At least the largest residual in the span of the rows (m, n_pairs), independent ones."""
         if not self.known:
             return 1.0
-        basis = qr((span * self.scale).T, mode="r", check_finite=False)[0][: len(span)]
-        # (span * scale)' = Q basis: the combinations basis^-1 are orthonormal after E_z
-        left = self.triangle @ span.T
-        ratio = solve_triangular(basis, left.T, trans="T", check_finite=False).T
-        return float(np.linalg.norm(ratio, 2))
+        # (span * scale)' = Q basis: the combinations basis^-1 are orthonormal after E_z, so that
+        # their residuals are a matrix whose largest singular value is the largest residual
+        basis = triangle_of((span * self.scale).T)
+        left = product(self.outside, span.T)
+        ratio = solve_triangular(basis, left.T, trans="T", check_finite=False)
+        return min(1.0, float(np.sqrt((ratio**2).sum())))  # of all singular values together
 
 
 @dataclass(frozen=True)
@@ -64,26 +77,25 @@ class _Block:
     """Its features among all, (p_b,)."""
     scale: Floats
     """Diagonal of D, (p_b,)."""
-    vectors: Floats | None
-    """U, (p_b, r); None where every direction is in the range."""
+    null: Floats
+    """N, (p_b, p_b - r): orthonormal, and orthogonal to the range."""
 
     def outside(self, z: Floats, n_pairs: int) -> Floats:
-        """(I - U U') E_z, reduced to a triangle (at most n_pairs, n_pairs), z of the queries."""
+        """N' E_z, (p_b - r, n_pairs); none where z, of the queries, has no part in the block."""
         u, l = np.divmod(self.columns, len(z))
         weights = self.scale * z[l]
         rows = np.flatnonzero(weights)
-        if self.vectors is None or len(rows) == 0:
+        if len(rows) == 0:
             return np.zeros((0, n_pairs))
         E: Any = csr_matrix((weights[rows], (rows, u[rows])), shape=(len(u), n_pairs))
-        left = -self.vectors @ (E.T @ self.vectors).T  # (p_b, n_pairs)
-        left[rows, u[rows]] += weights[rows]
-        return _triangle(left)
+        return np.asarray((E.T @ self.null).T)
 
 
-def _triangle(matrix: Floats) -> Floats:
-    """R of a QR decomposition, at most as many rows as columns."""
-    R = qr(matrix, mode="r", overwrite_a=True, check_finite=False)[0]
-    return np.ascontiguousarray(R[: matrix.shape[1]])
+def _null(factor: CholeskyFactor | SpectralFactor) -> Floats:
+    """N, (p, p - r), of the range of a factorisation."""
+    if isinstance(factor, CholeskyFactor):
+        return np.zeros((len(factor.scale), 0))
+    return np.ascontiguousarray(complement_of(factor.vectors))
 
 
 class Determined:
@@ -107,19 +119,23 @@ class Determined:
         """Of the training features."""
         for columns, part in parts:
             factor = part.factor
-            vectors = factor.vectors if isinstance(factor, SpectralFactor) else None
-            self._blocks.append(_Block(columns, factor.scale, vectors))
+            self._blocks.append(_Block(columns, factor.scale, _null(factor)))
             self.rank += int(factor.rank)
         self.tolerance = float(coverage.tolerance)
         """Residuals up to this count as zero."""
         self._asked: dict[bytes, Asked] = {}
+        self._bytes = 0
 
     def asked(self, z: Floats) -> Asked:
         """What decides where a token (d,) asks."""
         name = z.tobytes()
-        if name not in self._asked:
-            self._asked[name] = self._make(z)
-        return self._asked[name]
+        known = self._asked.get(name)
+        if known is None:
+            known = self._make(z)
+            self._bytes += known.outside.nbytes
+            if self._bytes <= _CACHE_BYTES:
+                self._asked[name] = known
+        return known
 
     def _make(self, z: Floats) -> Asked:
         q, k = self.features.n_pairs, self.features.n_queries
@@ -138,7 +154,5 @@ class Determined:
         unseen = np.linalg.norm(np.where(seen.reshape(q, k), 0.0, weights), axis=1)
         if unseen.any():  # features of no block are outside whatever else is there
             left.append(np.diag(unseen)[unseen > 0])
-        triangle = np.concatenate(left) if left else np.zeros((0, q))
-        if len(left) > 1:
-            triangle = _triangle(triangle)
-        return Asked(triangle, np.linalg.norm(weights, axis=1), known)
+        outside = np.concatenate(left) if left else np.zeros((0, q))
+        return Asked(outside, np.linalg.norm(weights, axis=1), known)

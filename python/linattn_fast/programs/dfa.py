@@ -20,10 +20,26 @@ import numpy as np
 
 from ..datasets import Seed, _generator
 from ..floats import as_array
+from ..heads import Heads
+from ..result import Fit
 from ..tokens import as_size
+from .layer import Layer
 from .lookup import Lookup
-from .program import Program, Run
+from .program import Run
 from .record import Record, Token
+from .simulator import Simulator
+
+
+def _letters(word: object, n_symbols: int) -> list[int]:
+    """Check a word: numbers of symbols."""
+    letters = as_array(word, "word")
+    if letters.ndim == 1 and letters.size == 0:
+        return []
+    if letters.ndim != 1 or letters.dtype.kind not in "iu":
+        raise ValueError(f"word: a list of whole numbers is needed, got {word!r}")
+    if letters.min() < 0 or letters.max() >= n_symbols:
+        raise ValueError(f"word: letters from 0 to {n_symbols - 1} are needed, got {word!r}")
+    return [int(letter) for letter in letters]
 
 
 class Automaton:
@@ -58,6 +74,8 @@ class Automaton:
             raise ValueError(f"table: states from 0 to {len(array) - 1} are needed, got {table!r}")
         self.table = array.astype(np.intp)
         self.table.setflags(write=False)
+        if not isinstance(accepting, Iterable):
+            raise TypeError(f"accepting: a list of states is needed, got {accepting!r}")
         self.accepting = frozenset(accepting)
         for state in self.accepting:
             if state not in range(len(array)):
@@ -108,7 +126,7 @@ class Automaton:
             States before the first letter and after each one.
         """
         states = [0]
-        for letter in word:
+        for letter in _letters(word, self.n_symbols):
             states.append(int(self.table[states[-1], letter]))
         return states
 
@@ -140,7 +158,7 @@ class Automaton:
         return "\n".join(rows)
 
 
-class DfaSimulator(Program):
+class DfaSimulator(Simulator):
     """A program that simulates every automaton of a size on every word of a length.
 
     Parameters
@@ -150,16 +168,19 @@ class DfaSimulator(Program):
 
     Notes
     -----
-    d = 3 n_states n_symbols .. see the layout above; a step is a letter, two tokens. Compiled, it
-    has length * (n_states + 1) heads.
+    A step is a letter, two tokens. A token has
+
+        d = states symbols + states + length + symbols + (length + 1) states
+            + length states symbols
+
+    coordinates, and the compiled program length (states + 1) heads.
 
     Examples
     --------
     >>> from linattn_fast import programs
     >>> simulator = programs.DfaSimulator(n_states=2, n_symbols=2, length=3)
     >>> parity = programs.Automaton([[0, 1], [1, 0]])
-    >>> run = simulator.run(simulator.heads(), simulator.context(parity, [1, 0, 1]), steps=3)
-    >>> simulator.states(run)
+    >>> simulator.execute(parity, [1, 0, 1], heads=simulator.heads())
     [0, 1, 1, 0]
     """
 
@@ -191,8 +212,9 @@ class DfaSimulator(Program):
             for key in itertools.product(range(Q), range(A))
         ]
         word = [[self._letter(at, letter) for letter in range(A)] for at in range(L)]
+        sizes = {"n_states": Q, "n_symbols": A, "length": L}
         slots = [*table, *word, [self._start()]]
-        super().__init__(record, [read, step], slots=slots, tokens_per_step=2)
+        super().__init__(sizes, record, read=read, step=step, slots=slots)
 
     @staticmethod
     def _entry(key: tuple[int, ...], state: int) -> Token:
@@ -205,14 +227,6 @@ class DfaSimulator(Program):
     @staticmethod
     def _start() -> Token:
         return {"state": (0, 0)}
-
-    @property
-    def description(self) -> str:
-        """What certificates call it."""
-        return (
-            f"DfaSimulator(n_states={self.n_states}, n_symbols={self.n_symbols}, "
-            f"length={self.length})"
-        )
 
     def context(self, automaton: Automaton, word: Sequence[int]) -> list[Token]:
         """The tokens of an automaton and a word.
@@ -236,13 +250,42 @@ class DfaSimulator(Program):
                 f"automaton: {self.n_states} states and {self.n_symbols} symbols are needed, "
                 f"got {automaton!r}"
             )
-        if len(word) != self.length:
-            raise ValueError(f"word: {self.length} letters are needed, got {len(word)}")
+        letters = _letters(word, self.n_symbols)
+        if len(letters) != self.length:
+            raise ValueError(f"word: {self.length} letters are needed, got {len(letters)}")
         table = [
             self._entry((state, symbol), int(after))
             for (state, symbol), after in np.ndenumerate(automaton.table)
         ]
-        return [*table, *(self._letter(t, a) for t, a in enumerate(word)), self._start()]
+        return [*table, *(self._letter(t, a) for t, a in enumerate(letters)), self._start()]
+
+    def execute(
+        self,
+        automaton: Automaton,
+        word: Sequence[int],
+        *,
+        heads: Heads | Fit | Layer | None = None,
+    ) -> list[int]:
+        """Let a layer run an automaton on a word.
+
+        Parameters
+        ----------
+        automaton, word
+            As for :meth:`context`.
+        heads
+            The layer, compiled or learned; None for the program itself.
+
+        Returns
+        -------
+        list of int
+            States before the first letter and after each one, as the layer says.
+
+        Raises
+        ------
+        ValueError
+            The layer wrote something else than states.
+        """
+        return self.states(self.run(heads, self.context(automaton, word), self.length))
 
     def states(self, run: Run) -> list[int]:
         """The states that a run went through.
@@ -262,9 +305,8 @@ class DfaSimulator(Program):
         ValueError
             The layer wrote something else than states.
         """
-        tokens = self.record.token(run.context[-1]), *self.decode(run.appended)[1::2]
         states = []
-        for number, token in enumerate(tokens):
+        for number, token in enumerate(self.decode(self._after_steps(run))):
             at = token.get("state")
             if not isinstance(at, tuple) or at[0] != number:
                 raise ValueError(f"run: token {number} of the history is no state, but {token}")

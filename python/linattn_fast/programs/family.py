@@ -16,8 +16,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..tokens import Array, Floats
+from ..datasets import Seed, _generator
+from ..tokens import Array, Floats, as_size
 from .record import Record, Token
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 class Family:
@@ -41,12 +46,20 @@ class Family:
     """
 
     def __init__(self, record: Record, slots: Sequence[Sequence[Token]]) -> None:
+        if not isinstance(record, Record):
+            raise TypeError(f"record: a Record is needed, got {type(record).__name__}")
+        if not _is_list(slots) or not all(_is_list(slot) for slot in slots):
+            raise TypeError("slots: a list is needed, for each slot a list of tokens")
         if len(slots) == 0 or any(len(slot) == 0 for slot in slots):
             raise ValueError("slots: at least one is needed, each with at least one alternative")
-        self.slots: list[Floats] = [
-            np.unique(np.array([record.vector(token) for token in slot]), axis=0) for slot in slots
-        ]
+        self.slots: list[Floats] = []
         """Distinct alternatives of each slot, (m, d)."""
+        for at, slot in enumerate(slots):
+            try:
+                alternatives = np.array([record.vector(token) for token in slot])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"slots[{at}]: {error}") from None
+            self.slots.append(np.unique(alternatives, axis=0))
         self.d = record.d
 
     @property
@@ -64,21 +77,22 @@ class Family:
             Z[:, at] = slot[choices[:, at]]
         return Z
 
-    def sample(self, number: int, rng: np.random.Generator) -> Floats:
+    def sample(self, number: int, seed: Seed = None) -> Floats:
         """Draw contexts, uniformly and independently.
 
         Parameters
         ----------
         number
             How many.
-        rng
-            Numpy's generator.
+        seed
+            A number or numpy's generator.
 
         Returns
         -------
         array (number, n, d)
             Encoded.
         """
+        number, rng = as_size(number, "number"), _generator(seed)
         choices = [rng.integers(len(slot), size=number) for slot in self.slots]
         return self._contexts(np.stack(choices, axis=1))
 
@@ -95,6 +109,7 @@ class Family:
         array (N, n, d)
             Encoded.
         """
+        size = as_size(size, "size")
         for first in range(0, self.count, size):
             number = np.arange(first, min(first + size, self.count))
             choices = np.empty((len(number), len(self.slots)), np.intp)

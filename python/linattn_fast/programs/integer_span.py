@@ -7,8 +7,11 @@ might not be exact in it raises OverflowError, so what is computed is the span o
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from ..host_algebra import product
 from ..tokens import Array, Floats
 
 _EXACT = 2.0**52
@@ -23,7 +26,7 @@ def _product(left: Floats, right: Floats) -> Floats:
     """Matrix product, when every partial sum is exact."""
     if _largest(left) * _largest(right) * left.shape[1] > _EXACT:
         raise OverflowError("numbers too large for exact arithmetic")
-    return np.asarray(left @ right)
+    return product(left, right)
 
 
 def _primitive(rows: Floats) -> Floats:
@@ -84,12 +87,11 @@ class IntegerSpan:
         """What vectors (m, n) have outside the span, up to a factor each; zeros are left out."""
         if len(self.rows) == 0:
             return _primitive(vectors)
-        own = np.abs(self.rows[np.arange(len(self.rows)), self._pivots])
-        common = float(np.lcm.reduce(own.astype(np.int64)))
-        signs = np.sign(self.rows[np.arange(len(self.rows)), self._pivots])
-        factors = vectors[:, self._pivots] * (signs * common / own)
+        own = self.rows[np.arange(len(self.rows)), self._pivots]
+        common = math.lcm(*{int(pivot) for pivot in own})  # of any size, unlike numpy's
         if _largest(vectors) * common > _EXACT:
             raise OverflowError("numbers too large for exact arithmetic")
+        factors = vectors[:, self._pivots] * (common / own)
         return _primitive(common * vectors - _product(factors, self.rows))
 
     def contains(self, vectors: Floats) -> bool:

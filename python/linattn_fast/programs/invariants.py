@@ -26,6 +26,7 @@ A_z lie in the range of its training data (:mod:`.certifying`).
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ Key = tuple[int, int]
 
 _MOST_TOKENS = 4096
 _MOST_FINDINGS = 2_000_000
+_MOST_NUMBERS = 10_000_000
+"""In all that contexts can have under one key."""
+_MOST_TRANSITIONS = 2_000_000
 _MOST_BYTES = 2 << 30
 _LARGEST = 2.0**20
 """Weights up to this: products of them are exact, and so are sums of many."""
@@ -81,6 +85,7 @@ class Findings:
         self._additions: dict[Vector, list[tuple[Key, Vector]]] = {}
         self._waiting: dict[Vector, None] = {}
         self._size = 0
+        self._tried = 0
         self._start(family)
         while self._waiting:
             token = next(iter(self._waiting))
@@ -114,6 +119,8 @@ class Findings:
                 zero = (0.0,) * len(self._values[key[0]])
                 choices[key] = {each.get(key, zero) for each in added}
             for key, given in choices.items():
+                if len(sums[key]) * len(given) * len(self._values[key[0]]) > _MOST_NUMBERS:
+                    raise NotFiniteError("contexts have too many different sums under one key")
                 sums[key] = {_sum(a, b) for a in sums[key] for b in given}
         for z in starts:
             self._append(tuple(z.tolist()), sums)
@@ -153,6 +160,9 @@ class Findings:
         """What can follow a token, for all that its lookups can find; not an output of zeros."""
         asked = self.asked(token)
         keys = list(dict.fromkeys(key for key, _, _ in asked))
+        self._tried += math.prod(len(self.reached[token][key]) for key in keys)
+        if self._tried > _MOST_TRANSITIONS:
+            raise NotFiniteError(f"more than {_MOST_TRANSITIONS:,} steps would have to be tried")
         for found in itertools.product(*(sorted(self.reached[token][key]) for key in keys)):
             at = dict(zip(keys, found, strict=True))
             y = np.zeros(len(token))

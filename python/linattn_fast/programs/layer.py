@@ -24,6 +24,7 @@ from scipy.sparse import csr_matrix
 
 from ..features import Features
 from ..heads import Heads
+from ..host_algebra import product
 from ..result import Fit
 from ..tokens import Floats
 
@@ -120,7 +121,7 @@ class Layer:
     # ----------------------------------------------------------------------------- where it is from
 
     @classmethod
-    def of(cls, layer: Layer | Heads | Fit | Program, d: int) -> Layer:
+    def of(cls, layer: Layer | Heads | Fit | Program, d: int, name: str = "heads") -> Layer:
         """Make any kind of layer ready.
 
         Parameters
@@ -129,28 +130,29 @@ class Layer:
             Heads, a fit (its coefficients), or a program.
         d
             Coordinates of a token, which it must map to tokens.
+        name
+            Of the argument that gave the layer, for errors.
 
         Returns
         -------
         Layer
             What :meth:`Program.run` takes as heads.
         """
-        if isinstance(layer, Layer):
-            return layer
-        if not isinstance(layer, Heads | Fit) and not hasattr(layer, "entries"):
+        given = getattr(layer, "layer", layer)  # a program has its own, ready
+        if not isinstance(given, Layer | Heads | Fit):
             raise TypeError(
-                f"heads: Heads, a Fit or a Program is needed, got {type(layer).__name__}"
+                f"{name}: Heads, a Fit or a Program is needed, got {type(layer).__name__}"
             )
-        if layer.d != d or getattr(layer, "d_out", d) != d:
+        if given.d != d or given.d_out != d:
             raise ValueError(
-                f"heads: d = d_out = {d} is needed, as the program's tokens have, "
-                f"got d = {layer.d}, d_out = {getattr(layer, 'd_out', layer.d)}"
+                f"{name}: d = d_out = {d} is needed, as the program's tokens have, "
+                f"got d = {given.d}, d_out = {given.d_out}"
             )
-        if isinstance(layer, Fit):
-            return cls.of_fit(layer.get())
-        if isinstance(layer, Heads):
-            return cls.of_heads(layer.get())
-        return cls.of_entries(d, *layer.entries)
+        if isinstance(given, Fit):
+            return cls.of_fit(given.get())
+        if isinstance(given, Heads):
+            return cls.of_heads(given.get())
+        return given
 
     @classmethod
     def of_fit(cls, fit: Fit) -> Layer:
@@ -160,9 +162,11 @@ class Layer:
         C = np.ascontiguousarray(C.transpose(2, 1, 0))  # (n_queries, n_pairs, d_out)
 
         def maps(z: Floats) -> Maps:
-            asked = z[features.queries]
-            M = np.tensordot(asked[present := np.flatnonzero(asked)], C[present], axes=1)
-            return lambda s: s @ M, lambda s: s @ M, M.nbytes
+            M = np.zeros(C.shape[1:])
+            for size, map_of_query in zip(z[features.queries], C, strict=True):
+                if size:
+                    M += size * map_of_query
+            return lambda s: s @ M, lambda s: product(s, M), M.nbytes
 
         return cls(fit.d, fit.d_out, features.pairs, maps)
 

@@ -67,6 +67,8 @@ def learn(
     """
     if not isinstance(program, Program):
         raise TypeError(f"program: a Program is needed, got {type(program).__name__}")
+    if not isinstance(traces, Sequence):
+        raise TypeError(f"traces: a list of Runs is needed, got {type(traces).__name__}")
     for trace in traces:
         if not isinstance(trace, Run):
             raise TypeError(f"traces: Runs are needed, got {type(trace).__name__}")

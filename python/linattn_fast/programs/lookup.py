@@ -107,11 +107,19 @@ def copy(
 
     Examples
     --------
+    The last token is at position 2 and copies the letter of position 0.
+
     >>> from linattn_fast import programs
-    >>> record = programs.Record(position=4, letter=2, copied=2)
-    >>> back = programs.copy("letter", "copied", position="position", source=lambda p: p - 2)
+    >>> record = programs.Record(position=3, letter=2, copied=2)
+    >>> back = programs.copy(
+    ...     "letter", "copied", position="position", source=lambda p: p - 2 if p >= 2 else None
+    ... )
     >>> print(back)
     position finds position, letter goes into copied
+    >>> word = [{"position": t, "letter": letter} for t, letter in enumerate([1, 0, 0])]
+    >>> program = programs.Program(record, [back])
+    >>> program.decode(program.run(None, word, steps=1).appended)
+    [{'copied': 1}]
     """
     return Lookup(query=position, key=position, value=value, into=into, match=source)
 
@@ -153,7 +161,12 @@ def if_then(
     >>> [token["digit"] for token in program.decode(run.appended)]
     [6, 2, 4]
     """
-    name, where = anchor
+    if not isinstance(anchor, tuple) or len(anchor) != 2:
+        raise ValueError(f"anchor: (attribute, value) is needed, got {anchor!r}")
+    if not callable(then):
+        raise TypeError(f"then: a function is needed, got {then!r}")
+    name, given = anchor
+    where = tuple(given) if isinstance(given, list) else given  # as values of joint ones are
     return Lookup(
         query=attribute,
         key=name,
@@ -190,7 +203,11 @@ class Table:
             k = record.starts[lookup.key] + key.index(wanted, f"match({asked!r}) in {lookup.key}")
             rows = {}
             for j, found in enumerate(value.values(), record.starts[lookup.value]):
-                entries = record.entries(lookup.written(asked, found))
+                written = lookup.written(asked, found)
+                try:
+                    entries = record.entries(written)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"write({asked!r}, {found!r}): {error}") from None
                 if entries:
                     rows[j] = tuple(entries)
             if rows:

@@ -28,6 +28,24 @@ class Configuration(NamedTuple):
     """Number of the symbol in each cell."""
 
 
+def _require_entries(table: Mapping[Any, Any]) -> None:
+    """Raise where a table has something else than (state, symbol): (state, symbol, move)."""
+    for key, action in table.items():
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise ValueError(f"table: keys (state, symbol) are needed, got {key!r}")
+        if not isinstance(action, Sequence) or len(action) != 3 or action[2] not in ("L", "R"):
+            raise ValueError(
+                f"table: (next state, written symbol, 'L' or 'R') is needed for {key!r}, "
+                f"got {action!r}"
+            )
+        try:
+            hash(tuple(action))
+        except TypeError:
+            raise TypeError(
+                f"table: names that can be keys of a dictionary are needed, got {action!r}"
+            ) from None
+
+
 class TuringMachine:
     """A Turing machine.
 
@@ -41,7 +59,7 @@ class TuringMachine:
     blank
         The symbol of cells that nothing was written to; the first one of the table by default.
     halting
-        States in which it stops.
+        States in which it stops; text is the name of one.
 
     Notes
     -----
@@ -76,19 +94,21 @@ class TuringMachine:
     ) -> None:
         if not isinstance(table, Mapping) or not table:
             raise ValueError(f"table: a dictionary with entries is needed, got {table!r}")
-        self.halting = tuple(halting)
-        first_state, first_symbol = next(iter(table))
-        self.start_name = first_state if start is None else start
-        self.blank = first_symbol if blank is None else blank
-        states, symbols = dict.fromkeys([self.start_name]), dict.fromkeys([self.blank])
-        for (state, symbol), action in table.items():
-            if len(action) != 3 or action[2] not in _MOVES:
-                raise ValueError(
-                    f"table: (next state, written symbol, 'L' or 'R') is needed for "
-                    f"({state!r}, {symbol!r}), got {action!r}"
-                )
-            states |= dict.fromkeys([state, action[0]])
-            symbols |= dict.fromkeys([symbol, action[1]])
+        _require_entries(table)
+        if not isinstance(halting, Iterable):
+            raise TypeError(f"halting: a list of states is needed, got {halting!r}")
+        self.halting = (halting,) if isinstance(halting, str) else tuple(halting)
+        # In the order of the keys; whatever else is written comes after these
+        states = dict.fromkeys(
+            [*(key[0] for key in table), *(action[0] for action in table.values())]
+        )
+        written = [*(key[1] for key in table), *(action[1] for action in table.values())]
+        self.start_name = next(iter(states)) if start is None else start
+        if self.start_name not in (*states, *self.halting):
+            known = ", ".join(map(repr, states))
+            raise ValueError(f"start: one of the states {known} is needed, got {start!r}")
+        self.blank = written[0] if blank is None else blank
+        symbols = dict.fromkeys([self.blank, *written])
         for name in self.halting:
             states.pop(name, None)
         self.states = (*states, *dict.fromkeys(self.halting))
@@ -102,8 +122,6 @@ class TuringMachine:
                     )
         number = {name: i for i, name in enumerate(self.states)}
         letter = {name: i for i, name in enumerate(self.symbols)}
-        if self.start_name not in number:
-            raise ValueError(f"start: a state is needed, got {start!r}")
         self.start = number[self.start_name]
         self.halting_numbers = frozenset(number[name] for name in self.halting)
         self.numbers: dict[tuple[int, ...], tuple[int, int, int]] = {
@@ -136,11 +154,7 @@ class TuringMachine:
             for q in range(Q)
             for a in range(A)
         }
-        machine = cls(table)
-        # Names in the order of their numbers, whatever order the table brings them in
-        machine.states, machine.symbols = tuple(range(Q)), tuple(range(A))
-        machine.numbers = {key: (q, a, _MOVES[move]) for key, (q, a, move) in table.items()}
-        return machine
+        return cls(table)
 
     @property
     def n_states(self) -> int:
@@ -169,8 +183,10 @@ class TuringMachine:
         tuple of int
             Number of the symbol in each cell.
         """
-        if not 0 <= as_size(at, "at", least=0) < n_cells:
+        if not 0 <= as_size(at, "at", least=0) < as_size(n_cells, "n_cells"):
             raise ValueError(f"at: a cell from 0 to {n_cells - 1} is needed, got {at}")
+        if not hasattr(word, "__len__"):
+            raise TypeError(f"word: a list of symbols is needed, got {type(word).__name__}")
         if len(word) > n_cells:
             raise ValueError(f"word: at most {n_cells} symbols are needed, got {len(word)}")
         tape = [self.symbols.index(self.blank)] * n_cells
@@ -204,7 +220,7 @@ class TuringMachine:
         """
         tape, state, cell = list(self.tape(word, n_cells, at=at)), self.start, at
         found = [Configuration(state, cell, tuple(tape))]
-        for _ in range(steps):
+        for _ in range(as_size(steps, "steps", least=0)):
             if state in self.halting_numbers:
                 break
             state, tape[cell], move = self.numbers[state, tape[cell]]
@@ -222,9 +238,10 @@ class TuringMachine:
 
         asking = [q for q in range(self.n_states) if q not in self.halting_numbers]
         cells = [[entry(q, a) for a in range(self.n_symbols)] for q in asking]
-        width = 2 + max(len(text) for row in cells for text in row)
-        left = max(5, *(len(str(self.states[q])) for q in asking))
-        head = "".join(f"{symbol!s:>{width}}" for symbol in self.symbols)
+        names = [str(symbol) for symbol in self.symbols]
+        width = 2 + max(len(text) for row in [names, *cells] for text in row)
+        left = max(len(name) for name in ["state", *(str(self.states[q]) for q in asking)])
+        head = "".join(f"{name:>{width}}" for name in names)
         rows = [f"{'state':>{left}} |{head}", f"{'-' * left}-+{'-' * len(head)}"]
         for q, row in zip(asking, cells, strict=True):
             texts = "".join(f"{text:>{width}}" for text in row)

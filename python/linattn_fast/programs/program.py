@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..datasets import Seed, _generator
+from ..datasets import Seed
 from ..floats import as_array
 from ..heads import Heads
 from ..memory import require_memory
@@ -40,6 +40,16 @@ class Run:
     """(n + appended, d), encoded."""
     n_context: int
     """Tokens of the context, n."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tokens, np.ndarray) or self.tokens.ndim != 2:
+            what = getattr(self.tokens, "shape", type(self.tokens).__name__)
+            raise ValueError(f"tokens: an array (n, d) is needed, got {what}")
+        if not 1 <= as_size(self.n_context, "n_context") <= len(self.tokens):
+            raise ValueError(
+                f"n_context: 1 to {len(self.tokens)} is needed, the number of tokens, "
+                f"got {self.n_context}"
+            )
 
     def __len__(self) -> int:
         """Return the number of tokens appended."""
@@ -104,6 +114,9 @@ class Program:
     ) -> None:
         if not isinstance(record, Record):
             raise TypeError(f"record: a Record is needed, got {type(record).__name__}")
+        if not isinstance(instructions, Sequence):
+            kind = type(instructions).__name__
+            raise TypeError(f"instructions: a list of Lookups is needed, got {kind}")
         self.record = record
         self.instructions = tuple(instructions)
         if not self.instructions:
@@ -111,10 +124,17 @@ class Program:
         for each in self.instructions:
             if not isinstance(each, Lookup):
                 raise TypeError(f"instructions: Lookups are needed, got {type(each).__name__}")
-        self.tables = tuple(Table.of(each, record) for each in self.instructions)
+        self.tables = tuple(self._table(i) for i in range(len(self.instructions)))
         """The instructions in coordinates."""
         self.tokens_per_step = as_size(tokens_per_step, "tokens_per_step")
         self._family = None if slots is None else Family(record, slots)
+
+    def _table(self, number: int) -> Table:
+        """An instruction in coordinates; errors say which instruction it is."""
+        try:
+            return Table.of(self.instructions[number], self.record)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"instructions[{number}]: {error}") from error
 
     @property
     def d(self) -> int:
@@ -198,11 +218,12 @@ class Program:
         dict
             Attribute to value to weight, of what is not zero.
         """
-        records = [self.record.weights(self.record.vector(token)) for token in tokens]
+        records = [self.record.weights(z) for z in self._encoded(tokens, "tokens")]
         sums = np.zeros(self.d)
         for lookup in self.instructions:
             for asked, amount in records[-1].get(lookup.query, {}).items():
-                wanted = lookup.match(asked)
+                match = lookup.match(asked)
+                wanted = tuple(match) if isinstance(match, list) else match
                 for each in records:
                     found = 0.0 if wanted is None else each.get(lookup.key, {}).get(wanted, 0.0)
                     for value, weight in each.get(lookup.value, {}).items():
@@ -231,18 +252,33 @@ class Program:
             There is no token, one does not fit the record, or an array has another d or is not
             finite.
         """
+        return self._encoded(context, "context")
+
+    def _encoded(self, context: Context, name: str) -> Floats:
+        """Tokens as an array (n, d); ``name`` of the argument, for errors."""
         if isinstance(context, np.ndarray):
-            Z = np.asarray(as_array(context, "context"), dtype=np.float64)
+            Z = np.asarray(as_array(context, name), dtype=np.float64)
             if Z.ndim != 2 or Z.shape[1] != self.d or len(Z) == 0:
                 raise ValueError(
-                    f"context: an array (n, {self.d}) is needed, n > 0, got shape {Z.shape}"
+                    f"{name}: an array (n, {self.d}) is needed, n > 0, got shape {Z.shape}"
                 )
             if not np.isfinite(Z).all():
-                raise ValueError("context: must be finite")
+                raise ValueError(f"{name}: must be finite")
             return Z
+        if not isinstance(context, Sequence):
+            raise TypeError(
+                f"{name}: a list of tokens or an array (n, {self.d}) is needed, "
+                f"got {type(context).__name__}"
+            )
         if len(context) == 0:
-            raise ValueError("context: at least one token is needed, got none")
-        return np.array([self.record.vector(token) for token in context])
+            raise ValueError(f"{name}: at least one token is needed, got none")
+        Z = np.empty((len(context), self.d))
+        for t, token in enumerate(context):
+            try:
+                Z[t] = self.record.vector(token)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}[{t}]: {error}") from None
+        return Z
 
     def decode(self, tokens: object) -> list[Decoded]:
         """Rows of an array as tokens.
@@ -295,7 +331,9 @@ class Program:
         Run
             The context and what was appended.
         """
-        layer = Layer.of(self if heads is None else heads, self.d)
+        layer = self.layer if heads is None else Layer.of(heads, self.d)
+        if until is not None and not callable(until):
+            raise TypeError(f"until: a function is needed, got {type(until).__name__}")
         Z = self.encode(context)
         tokens = as_size(steps, "steps", least=0) * self.tokens_per_step
         require_memory(8 * (len(Z) + tokens) * self.d, f"steps: a run of {tokens} tokens")
@@ -337,8 +375,10 @@ class Program:
         """
         number = as_size(number, "number")
         tokens = as_size(steps, "steps") * self.tokens_per_step
-        Z = self.family.sample(number, _generator(seed))
+        n = len(self.family.slots)
+        each = 8 * ((2 * n + tokens) * self.d + len(self.layer.pairs))  # contexts, runs and s
+        require_memory(number * each, f"number: {number} runs of {tokens} tokens")
+        Z = self.family.sample(number, seed)
         runs = run_many(self.layer, Z, tokens)
-        n = Z.shape[1]
         lengths = n + runs[:, n:].any(axis=2).cumprod(axis=1).sum(axis=1)
         return [Run(run[:length], n) for run, length in zip(runs, lengths, strict=True)]

@@ -186,7 +186,8 @@ class Record:
         int
             From 0 to d - 1.
         """
-        return self.starts[name] + self.require(name, "name").index(value, name)
+        attribute = self.require(name, "name")
+        return self.starts[name] + attribute.index(value, name)
 
     @cached_property
     def places(self) -> list[tuple[str, Value]]:

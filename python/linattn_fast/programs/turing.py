@@ -30,11 +30,12 @@ from ..tokens import Floats, as_size
 from .layer import Layer
 from .lookup import Lookup
 from .machine import Computation, Configuration, TuringMachine
-from .program import Program, Run
+from .program import Run
 from .record import Record, Token, Value, signed
+from .simulator import Simulator
 
 
-class TuringSimulator(Program):
+class TuringSimulator(Simulator):
     """A program that simulates every Turing machine of a size on every tape.
 
     Parameters
@@ -87,7 +88,8 @@ class TuringSimulator(Program):
         ]
         tape = [[self._symbol(cell, symbol) for symbol in range(A)] for cell in range(n)]
         starts: list[Token] = [{"head": at} for at in itertools.product(range(n), range(Q))]
-        super().__init__(record, [read, step], slots=[*table, *tape, starts], tokens_per_step=2)
+        sizes = {"n_states": Q, "n_symbols": A, "n_cells": n}
+        super().__init__(sizes, record, read=read, step=step, slots=[*table, *tape, starts])
 
     def _step(self, reading: tuple[int, int, int], action: tuple[int, int, int]) -> Token:
         """The token after a step: what changes in the cell, and where the head is next."""
@@ -106,14 +108,6 @@ class TuringSimulator(Program):
     @staticmethod
     def _symbol(cell: int, symbol: int) -> Token:
         return {"cell": cell, "symbol": symbol}
-
-    @property
-    def description(self) -> str:
-        """What certificates call it."""
-        return (
-            f"TuringSimulator(n_states={self.n_states}, n_symbols={self.n_symbols}, "
-            f"n_cells={self.n_cells})"
-        )
 
     def context(
         self,
@@ -195,6 +189,7 @@ class TuringSimulator(Program):
         def halted(z: Floats) -> bool:
             return bool(z[halting].any())
 
+        steps = as_size(steps, "steps", least=0)
         begun = machine.start in machine.halting_numbers
         run = self.run(heads, context, 0 if begun else steps, until=halted)
         return Computation(machine, tuple(self.configurations(run)))
@@ -217,21 +212,18 @@ class TuringSimulator(Program):
         ValueError
             The layer wrote something else than steps of a Turing machine.
         """
+        tokens = self._after_steps(run)
         offset = self.record.starts["cell"], self.record.starts["symbol"]
         cells = slice(offset[0], offset[0] + self.n_cells)
         symbols = slice(offset[1], offset[1] + self.n_symbols)
         found = []
-        tape = np.zeros((self.n_cells, self.n_symbols))
-        tokens = [*run.context, *run.appended[1::2]]
+        tape = run.context[:-1, cells].T @ run.context[:-1, symbols]  # (n_cells, n_symbols)
         for number, z in enumerate(tokens):
             tape += np.outer(z[cells], z[symbols])
-            if number < run.n_context - 1:
-                continue
             head = self.record.token(z).get("head")
             if not isinstance(head, tuple) or not self._is_tape(tape):
                 raise ValueError(
-                    f"run: step {number - run.n_context + 1} is none of a Turing machine: "
-                    f"{self.record.weights(z)}"
+                    f"run: step {number} is none of a Turing machine: {self.record.weights(z)}"
                 )
             found.append(Configuration(head[1], head[0], tuple(tape.argmax(axis=1).tolist())))
         return found
