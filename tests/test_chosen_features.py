@@ -283,3 +283,20 @@ def test_what_the_data_never_has_is_not_covered(positions):
         leverage[covered], by_choice.leverage(new, positions="last")[covered]
     )
     assert np.isinf(unseen.error_bound(new, 1.0, positions="last")[beyond]).all()
+
+
+def test_files_and_pickles_know_that_the_others_are_zero(tmp_path):
+    Z = np.eye(4)[[[0, 1, 2], [2, 1, 2], [0, 0, 1]]]
+    new = np.eye(4)[[[0, 3]]]  # x3 asks
+    for features in (la.Features.active(Z), SOME):
+        moments = la.Moments(4, 0, features=features).update(Z)
+        moments.save(tmp_path / "moments.npz")
+        for copy in (
+            la.Moments.load(tmp_path / "moments.npz"),
+            pickle.loads(pickle.dumps(moments)),
+        ):
+            assert copy.features.others_are_zero == features.others_are_zero
+            np.testing.assert_array_equal(
+                la.certify(copy).covers(new), la.certify(moments).covers(new)
+            )
+    assert not la.certify(Z, features=la.Features.active(Z)).covers(new).any()

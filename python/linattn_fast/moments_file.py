@@ -35,6 +35,7 @@ def write_moments(
         "n_samples": moments.n_samples,
         "total_weight": moments.total_weight,
         "accumulation": moments.accumulation._asdict(),
+        "others_are_zero": moments.features.others_are_zero,
     }
     if stream is not None:
         meta["stream"] = stream
@@ -55,6 +56,7 @@ def read_moments(
     meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
     sizes = arrays.pop("magnitudes")
     features = storage.read_features(path, meta["d"], arrays)
+    features.others_are_zero = bool(meta.get("others_are_zero", False))  # older files lack it
     moments = kind(
         meta["d"],
         meta["d_out"],
