@@ -28,6 +28,8 @@ from .values import HalfInverse, zero_eigenvalue
 _EQUATIONS_PER_UNKNOWN = 8
 _ROUNDING = 1e-11
 """Derivatives below this share of the largest are those of a head whose W is zero."""
+_COLUMNS = 1024
+"""Of H^-1/2 that are multiplied with at a time."""
 _NULL_SHARE = 1e-6
 """Share of a null direction in an unknown's axis above which it has no standard error."""
 _UNCERTAIN = 0.5
@@ -109,7 +111,8 @@ def identifiability(point: Point) -> Identifiability:
     # Without spare equations residuals say nothing of the noise
     freedom = equations - inverse.rank - gram.rank * d_out
     variance = float(np.sum(point.known.residual**2)) / freedom if freedom > 0 else np.inf
-    half = inverse.half * np.sqrt(seen.objective.examples.n_queries / examples.n_queries)
+    share = seen.objective.examples.n_queries / examples.n_queries
+    inverse = replace(inverse, half=inverse.half * np.sqrt(share))
     return Identifiability(
         theta_nullity=inverse.null.shape[1],
         theta_condition=inverse.condition,
@@ -117,8 +120,8 @@ def identifiability(point: Point) -> Identifiability:
         value_condition=gram.condition,
         unknowns=unknowns,
         equations=equations,
-        theta_errors=_theta_errors(half, inverse.null, variance).reshape(m, d, d),
-        value_errors=_value_errors(seen, gram, normal.cross, half, variance),
+        theta_errors=_theta_errors(inverse, variance).reshape(m, d, d),
+        value_errors=_value_errors(seen, gram, normal.cross, inverse, variance),
     )
 
 
@@ -147,7 +150,8 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
         reciprocal = 0.0 if failed else lapack.dpocon(factor, norm, uplo="L")[0]
         if reciprocal > zero_eigenvalue(n):
             inverse, _ = lapack.dtrtri(np.tril(factor), lower=1, overwrite_c=1)
-            return HalfInverse(scale[:, None] * inverse.T, np.zeros((n, 0)), float(1 / reciprocal))
+            half = scale[:, None] * inverse.T
+            return HalfInverse(half, np.zeros((n, 0)), float(1 / reciprocal), triangular=True)
     eigenvalues, vectors = eigh(unit, overwrite_a=True, check_finite=False)
     kept = eigenvalues > zero_eigenvalue(n) * max(eigenvalues[-1], 0.0)
     condition = float(eigenvalues[-1] / eigenvalues[0]) if kept.all() else np.inf
@@ -155,9 +159,9 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
     return HalfInverse(half, vectors[:, ~kept], condition)
 
 
-def _theta_errors(half: Floats, null: Floats, variance: float) -> Floats:
-    errors = _root_of(variance, np.sum(half**2, axis=1))
-    errors[np.sum(null**2, axis=1) > _NULL_SHARE] = np.inf
+def _theta_errors(inverse: HalfInverse, variance: float) -> Floats:
+    errors = _root_of(variance, np.sum(inverse.half**2, axis=1))
+    errors[np.sum(inverse.null**2, axis=1) > _NULL_SHARE] = np.inf
     return errors
 
 
@@ -169,12 +173,22 @@ def _root_of(variance: float, factors: Floats) -> Floats:
 
 
 def _value_errors(
-    seen: Point, gram: HalfInverse, cross: Floats, half: Floats, variance: float
+    seen: Point, gram: HalfInverse, cross: Floats, inverse: HalfInverse, variance: float
 ) -> Floats:
     """Of W itself, and through the errors of Theta: T H^-1 T' with T = (B'B)^-1 C."""
     m, d, d_out = seen.W.shape
     T = seen.known.gram.solve(cross.reshape(m * d, -1)).reshape(m * d * d_out, -1)
-    through = np.sum((T @ half) ** 2, axis=1).reshape(m * d, d_out)
+    through = _row_squares(T, inverse).reshape(m * d, d_out)
     errors = _root_of(variance, np.sum(gram.half**2, axis=1)[:, None] + through)
     errors[np.sum(gram.null**2, axis=1) > _NULL_SHARE] = np.inf
     return errors.reshape(m, d, d_out)
+
+
+def _row_squares(T: Floats, inverse: HalfInverse) -> Floats:
+    """Diagonal of T F F' T', (rows of T,), some columns of F at a time."""
+    total = np.zeros(len(T))
+    for first in range(0, inverse.rank, _COLUMNS):
+        last = min(first + _COLUMNS, inverse.rank)
+        rows = last if inverse.triangular else len(inverse.half)  # the others are zero
+        total += np.sum((T[:, :rows] @ inverse.half[:rows, first:last]) ** 2, axis=1)
+    return total

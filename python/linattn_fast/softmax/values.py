@@ -26,6 +26,8 @@ class HalfInverse:
     """(p, p - rank): an orthonormal basis of the null space."""
     condition: float
     """With a unit diagonal; infinite where the matrix is singular to rounding."""
+    triangular: bool = False
+    """Whether F is zero below its diagonal."""
 
     @property
     def rank(self) -> int:
