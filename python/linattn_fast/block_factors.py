@@ -152,7 +152,10 @@ def _blocks(moments: Moments, alpha: float) -> list[Block]:
 
     sizes = moments.feature_sizes(alpha)
     where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
-    return [Block(features, partial(form, group), sizes[features]) for group, features in where]
+    return [
+        Block(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
+        for group, features in where
+    ]
 
 
 def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
