@@ -111,3 +111,11 @@ def axes_of(value: Any) -> int:
     if hasattr(value, "shape"):
         return len(value.shape)
     return np.asarray(on_host(value, "array")).ndim
+
+
+def is_one_sequence(value: object) -> bool:
+    """Whether it is (n, d), in the place of a batch of sequences."""
+    try:
+        return axes_of(value) == 2
+    except ValueError:  # sequences of different lengths
+        return False

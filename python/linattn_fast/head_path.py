@@ -12,7 +12,7 @@ from .few_heads import FewHeads, Optimum, require_every_feature
 from .fitting import fit_moments
 from .heads import Heads
 from .moments import Moments
-from .plotting import axes_of
+from .plotting import axes_for
 from .refine import Solution
 from .tokens import Floats, as_size
 
@@ -50,7 +50,7 @@ class HeadPath:
         """
         # A logarithmic scale has no zero: an exact fit is drawn at rounding level
         floor = float(np.finfo(np.float64).eps) * (float(self.losses.max()) or 1.0)
-        with axes_of(path_or_ax) as ax:
+        with axes_for(path_or_ax) as ax:
             ax.semilogy(
                 self.n_heads, np.maximum(self.losses, floor), "o-", label="best with H heads"
             )

@@ -20,7 +20,7 @@ from .backend import get_backend
 from .device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
 from .features import head_coefficients
 from .floats import as_matrix
-from .foreign import axes_of
+from .foreign import is_one_sequence
 from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
 from .libraries import conversion_to
 from .memory import require_memory
@@ -28,13 +28,6 @@ from .non_finite import non_finite_error
 from .normal_form import normal_form
 from .recovery_report import Recovery
 from .tokens import Floats, Positions, as_positions, as_size, as_tokens
-
-
-def _is_one_sequence(value: object) -> bool:
-    try:
-        return axes_of(value) == 2
-    except ValueError:  # sequences of different lengths
-        return False
 
 
 class Heads:
@@ -384,7 +377,7 @@ class Heads:
         converted = conversion_to(like)
         if round is not None and as_size(round, "round", least=0) > 15:
             raise ValueError(f"round: at most 15 decimals are possible, got {round}")
-        single = _is_one_sequence(Z0)
+        single = is_one_sequence(Z0)
         tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
         if len(set(tokens.lengths.tolist())) > 1:
             raise ValueError("Z0: prompts of one length are needed, got several lengths")

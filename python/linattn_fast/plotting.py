@@ -23,7 +23,7 @@ def matplotlib_figure(what: str) -> Any:
 
 
 @contextmanager
-def axes_of(path_or_ax: str | os.PathLike[str] | Axes | None) -> Iterator[Axes]:
+def axes_for(path_or_ax: str | os.PathLike[str] | Axes | None) -> Iterator[Axes]:
     """Axes to draw one panel in: those given, or new ones, which a file is made of at a path.
 
     Needs the extra ``plot``.

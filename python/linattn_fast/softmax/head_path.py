@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plotting import axes_of
+from ..plotting import axes_for
 from ..progress import Bar
 from ..tokens import Floats, as_size, as_weights
 from .examples import Examples
@@ -62,7 +62,7 @@ class HeadPath:
             What was drawn in.
         """
         floor = float(np.finfo(np.float64).eps)  # a logarithmic scale has no zero
-        with axes_of(path_or_ax) as ax:
+        with axes_for(path_or_ax) as ax:
             ax.semilogy(
                 self.n_heads, np.maximum(self.training_errors, floor), "o-", label="training"
             )
