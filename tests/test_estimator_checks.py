@@ -62,7 +62,7 @@ def one_token_each(X):
     return X
 
 
-OTHER_WORDS = "the error is raised, in this package's words; tested in test_estimator.py or test_tokens.py"
+OTHER_WORDS = "the error is raised, in this package's words; see test_estimator.py, test_tokens.py"
 DOES_NOT_APPLY = {
     "check_fit_score_takes_y": "calls partial_fit after fit, which scikit-learn's glossary leaves "
     "undefined; here it is an error, because fit keeps no moments",
