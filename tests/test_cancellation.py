@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.cancellation import rounding_of_feature, sizes
+from linattn_fast.cancellation import feature_sizes, rounding_of_feature, sizes
 from linattn_fast.features import as_features, feature_count
 from linattn_fast.tokens import as_tokens
 
@@ -104,7 +104,7 @@ def test_what_is_small_but_there_is_learned(rng, share):
     Z = np.concatenate([keys, rng.standard_normal((N, 1, D)) * np.sqrt(share)], axis=1)
     moments = la.Moments(D, 0).update(Z)
     np.testing.assert_array_equal(
-        moments.feature_sizes(), moments.gram_diagonal() / moments.total_weight
+        feature_sizes(moments), moments.gram_diagonal() / moments.total_weight
     )
 
 

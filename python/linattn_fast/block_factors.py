@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from .cancellation import feature_sizes
 from .device import module_of
 from .few_heads import normal_matrix
 from .moments import Moments
@@ -150,7 +151,7 @@ def _blocks(moments: Moments, alpha: float) -> list[Block]:
     def form(group: npt.NDArray[np.intp]) -> Floats:
         return normal_matrix(moments_of(moments, group), alpha)()
 
-    sizes = moments.feature_sizes(alpha)
+    sizes = feature_sizes(moments, alpha)
     where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
     return [
         Block(features, partial(form, group), sizes[module_of(sizes).asarray(features)])

@@ -15,9 +15,15 @@ what counts as zero, while a later input that does have it has it in full size.
 
 from __future__ import annotations
 
-from .device import module_of
+from typing import TYPE_CHECKING
+
+from . import compact
+from .device import module_of, on_device
 from .solve import EPS, MARGIN
 from .tokens import Floats
+
+if TYPE_CHECKING:
+    from .moments import Moments
 
 
 def rounding_of_feature(longest: int) -> float:
@@ -40,3 +46,22 @@ def sizes(diagonal: Floats, magnitudes: Floats, longest: int) -> Floats:
     cancelled = diagonal <= rounding_of_feature(longest) ** 2 * magnitudes
     chosen: Floats = module_of(diagonal).where(cancelled, magnitudes, diagonal)
     return chosen
+
+
+def summand_sizes(moments: Moments) -> Floats:
+    """Sum of w S_jj S_kk z_l^2 for each feature, (p,): an entry of the Gram, if all take part.
+
+    With chosen features, which may lack that entry, the same sum accumulated on its own.
+    """
+    if moments.magnitudes is not None:
+        return moments.magnitudes.reshape(-1)
+    with on_device(moments.device):
+        return compact.magnitudes(moments.sums.gram, moments.features, moments.positions)
+
+
+def feature_sizes(moments: Moments, alpha: float = 0.0) -> Floats:
+    """Mean squares by which the features of Lambda + alpha I are scaled, (p,)."""
+    weight = moments.required_weight()
+    with on_device(moments.device):
+        diagonal = moments.gram_diagonal() / weight + alpha
+        return sizes(diagonal, summand_sizes(moments) / weight, moments.accumulation.longest)

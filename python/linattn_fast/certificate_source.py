@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .block_coverage import BlockCoverage
+from .cancellation import feature_sizes
 from .coverage import Coverage, coverage_of_samples
 from .device import device_of, on_device
 from .features import Features
@@ -67,7 +68,7 @@ class Source:
         made = factorise(
             self.moments.second_moment,
             steps=self.moments.rounding_steps,
-            sizes=self.moments.feature_sizes(),
+            sizes=feature_sizes(self.moments),
         )
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)
         return Coverage(made.factorisation, diagonal, self.features)

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
+from .cancellation import feature_sizes
 from .certificate import Certificate, Verdict
 from .certificate_source import Source
 from .device import device_of, module_of, on_device, put, to_host
@@ -321,7 +322,7 @@ def certifying_factor(
             weight,
             moments.positions,
             0.0,
-            moments.feature_sizes(),
+            feature_sizes(moments),
             moments.features,
             0,
         )[1]

@@ -21,6 +21,7 @@ from .backend import Precision, get_backend
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .block_fit import fit_blocks
+from .cancellation import feature_sizes
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .device import device_memory, device_of, on_device
@@ -82,7 +83,7 @@ def _solve_with_data(
             weight,
             problem.positions,
             alpha,
-            moments.feature_sizes(alpha),
+            feature_sizes(moments, alpha),
             moments.features,
             moments.d_out,
         )

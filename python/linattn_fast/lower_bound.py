@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .cancellation import summand_sizes
 from .cholesky import cholesky_in_place
 from .moments import Moments
 from .query_groups import moments_of, query_groups
@@ -117,7 +118,7 @@ def prove(moments: Moments, estimate: float) -> Proof:
 def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
-    less = lost * moments.summand_sizes()
+    less = lost * summand_sizes(moments)
     scale = equilibrate(gram)
     shift = (less + tau) * scale**2
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)

@@ -10,7 +10,6 @@ import numpy as np
 from . import compact
 from .accumulation import Accumulation
 from .backend import BatchMoments
-from .cancellation import sizes
 from .device import device_of, module_of, on_own_device
 from .features import Features
 from .memory import compact_bytes, require_memory
@@ -123,27 +122,6 @@ class MomentSums:
             (p,).
         """
         return compact.diagonal(self.sums.gram, self.features, self.positions)
-
-    @on_own_device
-    def summand_sizes(self) -> Floats:
-        """Sum of w S_jj S_kk z_l^2 for each feature, (p,): an entry of the Gram, if all take part.
-
-        With chosen features, which may lack that entry, the same sum accumulated on its own.
-        """
-        if self.magnitudes is not None:
-            return self.magnitudes.reshape(-1)
-        return compact.magnitudes(self.sums.gram, self.features, self.positions)
-
-    @on_own_device
-    def feature_sizes(self, alpha: float = 0.0) -> Floats:
-        """Mean squares by which the features of Lambda + alpha I are scaled, (p,).
-
-        Its diagonal, but for features that may be nothing but rounding, see
-        :mod:`linattn_fast.cancellation`.
-        """
-        weight = self.required_weight()
-        diagonal = self.gram_diagonal() / weight + alpha
-        return sizes(diagonal, self.summand_sizes() / weight, self.accumulation.longest)
 
     @on_own_device
     def second_moment(self) -> Floats:

@@ -71,6 +71,16 @@ class Identifiability:
 
         Theta_i is for tokens of unit size, and counts as 1 where it is less: logits of a tenth
         that are known to a tenth are no uncertain head, it attends to all tokens alike.
+
+        Parameters
+        ----------
+        Theta, W
+            The layer, (m, d, d) and (m, d, d_out).
+
+        Returns
+        -------
+        tuple of int
+            Their numbers.
         """
         theta = _head_norms(self.theta_errors) / np.maximum(_head_norms(Theta), 1.0)
         sizes = np.maximum(_head_norms(W), np.finfo(np.float64).tiny)
