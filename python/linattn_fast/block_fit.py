@@ -39,7 +39,7 @@ def blocks_bytes(partition: Partition, d_out: int) -> int:
     p, n = partition.features_at_most, partition.samples_of_each
     if len(p) == 0:
         return 8 * d_out * partition.features.count
-    sums = 8 * len(partition.pairs) * n
+    sums = 8 * partition.sums_of_each * n
     # Rows, a scaled copy and targets; the Gram, its copies and LAPACK's work space; what is kept
     working = int((8 * (n * (3 * p + 2 * d_out) + 5 * p * p)).max())
     kept = int((8 * p * np.minimum(n, p)).sum())

@@ -87,6 +87,11 @@ class Partition:
         """Samples of each block."""
         return np.array([len(block.rows) for block in self.blocks], np.int64)
 
+    @property
+    def sums_of_each(self) -> int:
+        """Entries of S formed for a sample: those of the pairs, and the squares."""
+        return len(self.pairs) + len(self._coordinates)
+
     @cached_property
     def _coordinates(self) -> Numbers:
         """Those of the pairs that occur, ascending."""
@@ -117,7 +122,7 @@ class Partition:
         waiting: list[QueryBlock] = []
         size = 0
         for block in self.blocks:
-            more = 8 * len(block.rows) * len(self.pairs)
+            more = 8 * len(block.rows) * self.sums_of_each
             if waiting and size + more > SUMS_BYTES:
                 yield waiting
                 waiting, size = [], 0
