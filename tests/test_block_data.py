@@ -251,3 +251,11 @@ def test_inputs_are_left_alone(rng):
     fit.certificate.covers(Z)
     assert all(np.array_equal(a, b) for a, b in zip(Z, before[0], strict=True))
     np.testing.assert_array_equal(y, before[1])
+
+
+def test_blocks_fit_zero_where_no_token_has_a_chosen_pair():
+    Z = np.array([[[0.0, 0.0], [1.5, 0.0]]])
+    features = la.Features(2, pairs=[(0, 1), (1, 1)])
+    fit = la.fit(Z, Z[:, -1], features=features, solver="blocks", heads=None)
+    assert not fit.coefficients.any()
+    assert fit.certificate.verdict == "not identifiable"

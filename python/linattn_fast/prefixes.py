@@ -124,15 +124,17 @@ class Samples:
     def pair_sums(self, pairs: Numbers) -> Floats:
         """s = S[j,k] of each sample, (M, m), for pairs (m, 2): running sums over the tokens."""
         sums = np.empty((len(self), len(pairs)))
+        if sums.size == 0:
+            return sums
         used = np.unique(pairs)
         j, k = np.searchsorted(used, pairs.T)
         base = self.tokens.beginnings[self.sequences]
         longest = _longest(base, self.lengths)  # one sample of each beginning
-        place = np.empty(int(base.max()) + 1 if len(base) else 0, dtype=np.intp)
+        place = np.empty(int(base.max()) + 1, dtype=np.intp)
         place[base[longest]] = np.arange(len(longest))
         run = place[base]  # of each sample, among the longest
         order = np.lexsort((self.lengths, run))
-        step = max(8, _SUMS_AT_ONCE // max(len(pairs), 1))
+        step = max(8, _SUMS_AT_ONCE // len(pairs))
         first = 0
         with np.errstate(over="ignore", invalid="ignore"):
             while first < len(longest):
