@@ -7,6 +7,7 @@ determined when every block is and no feature is missing.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -70,7 +71,7 @@ def certificate_of_blocks(
     return replace(
         certificate,
         lambda_min=smallest,
-        condition=largest / smallest if rank == p else float("inf"),
+        condition=largest / smallest if smallest > 0 else float("inf"),
         lower_bound=bound,
         verdict=verdict,
         evidence=evidence,
@@ -131,4 +132,6 @@ def _prove(
     # Both weights are sums that were rounded
     error = gamma(len(partition.samples) + 2)
     share = weight / all_weight * (1 - 4 * error) if error < 0.1 else 0.0
+    if share < sys.float_info.min:  # its error is not relative
+        share = 0.0
     return Proof(rounded_down(proof.bound * share), proof.reason)

@@ -136,9 +136,9 @@ def prove(moments: Moments, estimate: float) -> Proof:
 def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
-    scale = equilibrate(gram)
-    # Scaled first, where m is about one or more: lost m may lie below the smallest normal number.
-    with np.errstate(over="ignore"):  # an infinite shift proves nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+        scale = equilibrate(gram)
+        # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
         shift = lost * (summand_sizes(moments) * scale * scale) + tau * scale * scale
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
     return proves_positive(gram)
