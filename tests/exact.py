@@ -21,7 +21,7 @@ def as_integers(values: np.ndarray) -> tuple[np.ndarray, int]:
 def exact_gram(
     sequences, positions, weights, features=None
 ) -> tuple[np.ndarray, Fraction, Fraction]:
-    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G; of chosen features, if any."""
+    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G; h may be chosen features."""
     d = sequences[0].shape[1]
     (j, k), l = np.triu_indices(d), np.arange(d)
     if features is not None:

@@ -146,7 +146,7 @@ def test_small_tokens_and_weights_may_underflow(device, rng):
     engine = get_backend("cuda")
     for batch, w, expected in (
         (tokens, None, False),
-        (tokens, np.full(20, 1e-80), True),
+        (tokens, np.full(20, 1e-200), True),
         (tiny, None, True),
         (on_device(device, Tokens(np.zeros((2, 3, 2)))), None, False),
     ):

@@ -1,4 +1,4 @@
-"""What underflows proves nothing: not the Gram, not the sizes of its summands, in no environment."""
+"""What underflows proves nothing: not the Gram, not the sizes of its summands, nowhere."""
 
 import json
 import math
@@ -216,9 +216,7 @@ def flushing():
 
 @pytest.mark.parametrize("name", HOST)
 @pytest.mark.parametrize("features", [None, ONE])
-def test_sums_have_the_same_bits_where_others_flush_subnormal_numbers(
-    rng, name, features, request
-):
+def test_sums_have_the_same_bits_where_others_flush_subnormal_numbers(rng, name, features, request):
     Z = rng.standard_normal((300, 3, 2)) * 1e40
     w = np.where(np.arange(300) < 10, 1e-310, 1e-300)
 

@@ -57,11 +57,17 @@ def merged(parts: Sequence[Totals]) -> Totals:
     """Of the samples of all parts together, added in the order given."""
     if len(parts) == 1:
         return parts[0]
-    with gradual_underflow():
-        return _merged(parts)
+    try:
+        with gradual_underflow(), np.errstate(over="raise"):
+            return _merged(parts)
+    except FloatingPointError:
+        raise ValueError(
+            "moments: what is added up overflows float64; rescale the data or the weights"
+        ) from None
 
 
 def _merged(parts: Sequence[Totals]) -> Totals:
+    weight = finite_weight(reduce(float.__add__, (part.total_weight for part in parts)))
     how = reduce(Accumulation.merged, (part.accumulation for part in parts))
     if not keeps_subnormals():
         how = how._replace(underflow=True)
@@ -69,7 +75,7 @@ def _merged(parts: Sequence[Totals]) -> Totals:
     return Totals(
         BatchMoments(*(_added(arrays) for arrays in zip(*(p.sums for p in parts), strict=True))),
         sum(part.n_samples for part in parts),
-        finite_weight(reduce(float.__add__, (part.total_weight for part in parts))),
+        weight,
         how,
         _added(sizes) if sizes else None,
     )

@@ -139,7 +139,7 @@ class CpuBackend:
         return BatchMoments(gram, cross, energy)
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`: counted where the sums are formed, csrc/core/moments.cpp."""
+        """See :meth:`Backend.roundings`: csrc/core/moments.cpp counts them where they happen."""
         return self._roundings
 
     summand_sizes = staticmethod(summand_sizes)

@@ -169,7 +169,7 @@ class Sums:
 def summand_sizes(
     batch: DeviceBatch, positions: Positions, features: Features, total: Any, sums: Sums
 ) -> None:
-    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries), and what was added to ``sums``."""
+    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries); ``sums`` counts along."""
     xp = cupy()
     j, k = (xp.asarray(index) for index in features.pairs.T)
     queries = xp.asarray(features.queries)
