@@ -18,14 +18,18 @@ def as_integers(values: np.ndarray) -> tuple[np.ndarray, int]:
     return integers.reshape(values.shape), k
 
 
-def exact_gram(sequences, positions, weights) -> tuple[np.ndarray, Fraction, Fraction]:
-    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G."""
+def exact_gram(
+    sequences, positions, weights, features=None
+) -> tuple[np.ndarray, Fraction, Fraction]:
+    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G; h may be chosen features."""
     d = sequences[0].shape[1]
-    j, k = np.triu_indices(d)
+    (j, k), l = np.triu_indices(d), np.arange(d)
+    if features is not None:
+        (j, k), l = features.pairs.T, features.queries
     flat, token_bits = as_integers(np.concatenate(sequences))
     w, weight_bits = as_integers(np.asarray(weights, dtype=float))
     ends = np.cumsum([len(z) for z in sequences])
-    G = np.zeros((len(j) * d,) * 2, dtype=object)
+    G = np.zeros((len(j) * len(l),) * 2, dtype=object)
     W = 0
     for i, end in enumerate(ends):
         z = flat[end - len(sequences[i]) : end]
@@ -33,7 +37,7 @@ def exact_gram(sequences, positions, weights) -> tuple[np.ndarray, Fraction, Fra
         for t in queries:
             seen = z[: t + 1] if positions == "causal" else z
             S = seen.T @ seen
-            h = (S[j, k][:, None] * z[t][None, :]).ravel()
+            h = (S[j, k][:, None] * z[t, l][None, :]).ravel()
             G = G + w[i] * np.outer(h, h)
             W += w[i]
     unit = Fraction(1, 2 ** (6 * token_bits + weight_bits))

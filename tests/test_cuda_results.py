@@ -107,6 +107,18 @@ def test_moments_are_those_of_the_reference(device, rng, positions, path, form, 
             sizes_found = to_host(engine.summand_sizes(batch, w, positions, features))
             sizes_wanted = NumpyBackend().summand_sizes(tokens, w, positions, features)
             np.testing.assert_allclose(sizes_found, sizes_wanted, rtol=steps * EPS)
+            np.testing.assert_array_equal(to_host(engine.magnitudes), sizes_found)
+        else:
+            assert engine.magnitudes is None
+
+
+def test_sizes_of_summands_are_counted_in_the_roundings(device, rng, positions, path):
+    """They are summed a length at a time, by cuBLAS always, and have more sums to add up."""
+    tokens = Tokens(tuple(rng.standard_normal((n, 2)) for n in range(1, 41)))
+    engine = get_backend("cuda")
+    engine.moments(tokens, None, None, positions, features=la.Features(2, [(0, 1)]))
+    longest = 40 if positions == "causal" else 1
+    assert engine.roundings(tokens.n_samples(positions), "float64").wide >= 40 + longest + 8
 
 
 def test_samples_beyond_a_chunk_are_summed(device, rng, positions, path, monkeypatch):
@@ -146,7 +158,7 @@ def test_small_tokens_and_weights_may_underflow(device, rng):
     engine = get_backend("cuda")
     for batch, w, expected in (
         (tokens, None, False),
-        (tokens, np.full(20, 1e-80), True),
+        (tokens, np.full(20, 1e-200), True),
         (tiny, None, True),
         (on_device(device, Tokens(np.zeros((2, 3, 2)))), None, False),
     ):

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "../core/floating_point.hpp"
+
 namespace linattn::bindings {
 
 namespace {
@@ -107,6 +109,7 @@ Monitor make_monitor(const py::object& callback) {
   const py::object* const call = callback.is_none() ? nullptr : &callback;
   return [=, next = Clock::now() + interval](std::int64_t done) mutable {
     if (Clock::now() < next) return;
+    const KeptEnvironment environment;  // numpy, for one, clears the flag that an UnderflowWatch reads
     const py::gil_scoped_acquire acquire;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (call != nullptr) (*call)(done);

@@ -46,7 +46,7 @@ Doubles zeros(const std::vector<py::ssize_t>& shape) {
 OwnedData::OwnedData(const py::object& storage, const std::optional<Offsets>& offsets,
                      const py::object& target_storage, const std::optional<Offsets>& target_offsets,
                      const std::optional<Doubles>& weights, const std::string& positions,
-                     const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries)
+                     const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries, bool with_squares)
     : tokens_("tokens", storage, offsets), weights_(weights) {
   const TokenBatch& tokens = *tokens_;
   const std::int64_t d = tokens.width(), q = pair_count(d);
@@ -61,7 +61,7 @@ OwnedData::OwnedData(const py::object& storage, const std::optional<Offsets>& of
   if (pairs) {
     selection_.pairs = ascending_numbers("pairs", *pairs, q);
     selection_.queries = ascending_numbers("queries", *queries, d);
-    selection_.form_few(d, where);
+    selection_.form_few(d, where, with_squares);
   }
   data_.emplace(Data{tokens, targets_ ? &**targets_ : nullptr, weights_ ? weights_->data() : nullptr, where,
                      pairs ? &selection_ : nullptr});

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cfenv>
 #include <vector>
 
 #include "../kernels/block_sizes.hpp"
+#include "floating_point.hpp"
 #include "index.hpp"
 #include "team.hpp"
 
@@ -31,10 +31,10 @@ struct TaskRows {
   double shrink[task_rows], scale[task_rows];
 };
 
-// The two matrix products of a block, cut into tasks of up to task_rows rows each.
+// The matrix products of a block, cut into tasks of up to task_rows rows each.
 class MomentProduct {
  public:
-  MomentProduct(const Kernels& kernels, const Data& data, Precision precision, bool with_gram)
+  MomentProduct(const Kernels& kernels, const Data& data, Precision precision, bool with_gram, bool with_sizes)
       : kernels_(kernels),
         data_(data),
         mixed_(precision == Precision::mixed),
@@ -42,8 +42,10 @@ class MomentProduct {
         columns_(data.triples() ? pairs_ : pair_count(data.queries())),
         gram_rows_(with_gram ? pair_count(pairs_) : 0),
         cross_rows_(data.d_out() * data.queries()),
-        gram_tasks_((gram_rows_ + task_rows - 1) / task_rows),
-        tasks_(gram_tasks_ + (cross_rows_ + task_rows - 1) / task_rows) {
+        size_rows_(with_sizes ? pairs_ : 0),
+        gram_tasks_(tasks_for(gram_rows_)),
+        cross_tasks_(tasks_for(cross_rows_)),
+        tasks_(gram_tasks_ + cross_tasks_ + tasks_for(size_rows_)) {
     if (gram_rows_ > 0) {
       if (data.triples()) {
         order_triples();
@@ -51,15 +53,22 @@ class MomentProduct {
         order_pairs();
       }
     }
+    for (std::int64_t u = 0; u < size_rows_; ++u) {
+      const Pair pair = pair_at(data.selection->pairs[static_cast<std::size_t>(u)], data.d());
+      squares_.push_back({square_row(pair.j), square_row(pair.k)});
+    }
   }
 
   std::int64_t tasks() const { return tasks_; }
   std::int64_t gram_entries() const { return gram_rows_ > 0 ? gram_size(data_) : 0; }
   std::int64_t cross_entries() const { return cross_rows_ * pairs_; }
+  std::int64_t size_entries() const { return size_rows_ * data_.queries(); }
 
   // sums += the rows of one task, over the samples of one block.
   void add(std::int64_t task, const SampleBlock& block, TaskRows& rows, const MomentSums& sums) const {
-    if (task >= gram_tasks_) {
+    if (task >= gram_tasks_ + cross_tasks_) {
+      add_size_rows((task - gram_tasks_ - cross_tasks_) * task_rows, block, rows, sums.sizes);
+    } else if (task >= gram_tasks_) {
       add_cross_rows((task - gram_tasks_) * task_rows, block, rows, sums.cross);
     } else {
       add_gram_rows(task * task_rows, block, rows, sums.gram);
@@ -67,6 +76,13 @@ class MomentProduct {
   }
 
  private:
+  static std::int64_t tasks_for(std::int64_t rows) { return (rows + task_rows - 1) / task_rows; }
+
+  // The row of s that holds S_jj.
+  std::int32_t square_row(std::int64_t j) const {
+    return static_cast<std::int32_t>(data_.row_of(pair_index(j, j, data_.d())));
+  }
+
   // Rows (u, v), u <= v, those first whose v fill a group of `lanes`: they are packed fastest.
   void order_pairs() {
     const std::int64_t lanes = kernels_.lanes, grouped = pairs_ / lanes * lanes;
@@ -157,25 +173,22 @@ class MomentProduct {
                               nullptr, nullptr, rows.targets);
   }
 
+  // Rows (j, k): S_jj S_kk against the columns w z_l^2, or w S_ll (all). Always in float64, too.
+  void add_size_rows(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* sizes) const {
+    const std::int64_t count = std::min(task_rows, size_rows_ - first), queries = data_.queries();
+    for (std::int64_t i = 0; i < count; ++i) rows.targets[i] = sizes + (first + i) * queries;
+    kernels_.float64.pack_left_products(block.s.data(), block.s.data(), block_stride, nullptr, squares_.data() + first,
+                                        count, block.samples, nullptr, rows.packed.data());
+    kernels_.float64.multiply(rows.packed.data(), count, block.size_columns.data(), queries, block.samples, nullptr,
+                              nullptr, nullptr, rows.targets);
+  }
+
   const Kernels& kernels_;
   const Data& data_;
   bool mixed_;
-  std::int64_t pairs_, columns_, gram_rows_, cross_rows_, gram_tasks_, tasks_;
-  std::vector<RowPair> order_;  // of the Gram's rows (u, v)
-};
-
-// Reads the processor's sticky flag for the time it lives; it costs nothing while the work is done.
-class UnderflowWatch {
- public:
-  explicit UnderflowWatch(std::atomic<bool>& seen) : seen_(seen) { std::feclearexcept(FE_UNDERFLOW); }
-  ~UnderflowWatch() {
-    if (std::fetestexcept(FE_UNDERFLOW) != 0) seen_ = true;
-  }
-  UnderflowWatch(const UnderflowWatch&) = delete;
-  UnderflowWatch& operator=(const UnderflowWatch&) = delete;
-
- private:
-  std::atomic<bool>& seen_;
+  std::int64_t pairs_, columns_, gram_rows_, cross_rows_, size_rows_, gram_tasks_, cross_tasks_, tasks_;
+  std::vector<RowPair> order_;    // of the Gram's rows (u, v)
+  std::vector<RowPair> squares_;  // rows of s that hold S_jj and S_kk, for each chosen pair (j, k)
 };
 
 struct Work {
@@ -183,19 +196,26 @@ struct Work {
   const Data& data;
   Precision precision;
   const Monitor& monitor;
-  MomentProduct product;
+  const MomentProduct& product;
   std::atomic<bool>& underflow;
 
   std::int64_t pairs() const { return data.formed_pairs(); }
+  std::int64_t blocks() const { return BlockFiller(kernels, data, precision).blocks(); }
 };
+
+// Roundings of a summand in a block: s_u s_v, w z_l, that times z_m, and the product of both, where it is not fused with
+// the first of the additions to the other samples. In float32: both factors, their product, and the additions.
+constexpr std::int64_t block_roundings = 4 + block_samples - 1;
+constexpr std::int64_t narrow_roundings = 3 + block_samples - 1;
 
 void add_energy(const SampleBlock& block, double* energy) {
   for (std::size_t a = 0; a < block.energy.size(); ++a) energy[a] += block.energy[a];
 }
 
-// Many rows: all threads share the sums, each adding to rows of its own, block after block.
-void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
-  const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
+// Many rows: all threads share the sums, each adding to rows of its own, block after block. Returns in how many additions
+// in a row a block takes part.
+std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
+  const std::int64_t total = work.blocks();
   const std::int64_t block_bytes =
       8 * block_samples * (4 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
   const std::int64_t at_once = std::min(
@@ -242,15 +262,17 @@ void accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
       });
     }
   });
+  return total;
 }
 
 // Few rows: the blocks are cut into slabs, as many for every number of threads; each slab has sums of its own and
-// is filled and multiplied by one thread while its block is in cache. The slabs are added in order.
-void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
-  const std::int64_t total = BlockFiller(work.kernels, work.data, work.precision).blocks();
+// is filled and multiplied by one thread while its block is in cache. The slabs are added in order. Returns as above.
+std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
+  const std::int64_t total = work.blocks();
   const std::int64_t slabs = std::clamp<std::int64_t>(total / blocks_in_slab, 1, most_slabs);
   const std::int64_t gram_entries = work.product.gram_entries(), cross_entries = work.product.cross_entries();
-  const std::int64_t slab_size = gram_entries + cross_entries + work.data.d_out();
+  const std::int64_t size_entries = work.product.size_entries(), d_out = work.data.d_out();
+  const std::int64_t slab_size = gram_entries + cross_entries + size_entries + d_out;
   const Buffer partial(slabs * slab_size);
   std::atomic<std::int64_t> done{0};
 
@@ -262,7 +284,8 @@ void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) 
     Buffer carry(work.pairs()), next(work.pairs());
     team.for_each(slabs, [&](std::int64_t slab) {
       double* const start = partial.data() + slab * slab_size;
-      const MomentSums own{start, start + gram_entries, start + gram_entries + cross_entries};
+      double* const sizes = start + gram_entries + cross_entries;
+      const MomentSums own{start, start + gram_entries, sizes + size_entries, sizes};
       const std::int64_t first = slab * total / slabs, end = (slab + 1) * total / slabs;
       filler.carry_into(first, carry.data());
       for (std::int64_t b = first; b < end && !team.failed(); ++b) {
@@ -282,8 +305,12 @@ void accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) 
     const double* const start = partial.data() + slab * slab_size;
     for (std::int64_t i = 0; i < gram_entries; ++i) sums.gram[i] += start[i];
     for (std::int64_t i = 0; i < cross_entries; ++i) sums.cross[i] += start[gram_entries + i];
-    for (std::int64_t a = 0; a < work.data.d_out(); ++a) sums.energy[a] += start[gram_entries + cross_entries + a];
+    const double* const sizes = start + gram_entries + cross_entries;
+    for (std::int64_t i = 0; i < size_entries; ++i) sums.sizes[i] += sizes[i];
+    for (std::int64_t a = 0; a < d_out; ++a) sums.energy[a] += sizes[size_entries + a];
   }
+  const std::int64_t blocks_in_largest = (total + slabs - 1) / slabs;
+  return blocks_in_largest - 1 + slabs;  // the first block of a slab is added to zero
 }
 
 }  // namespace
@@ -293,18 +320,17 @@ std::int64_t gram_size(const Data& data) {
   return data.triples() ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pair_count(data.queries());
 }
 
-bool accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
-                        const Monitor& monitor, const MomentSums& sums) {
+Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+                             const Monitor& monitor, const MomentSums& sums) {
   std::atomic<bool> underflow{false};
-  const Work work{kernels, data, precision, monitor, MomentProduct(kernels, data, precision, sums.gram != nullptr),
-                  underflow};
-  const std::int64_t entries = work.product.gram_entries() + work.product.cross_entries();
-  if (entries <= slab_limit) {
-    accumulate_by_slabs(work, threads, sums);
-  } else {
-    accumulate_by_rows(work, threads, sums);
-  }
-  return underflow;
+  const MomentProduct product(kernels, data, precision, sums.gram != nullptr, sums.sizes != nullptr);
+  const Work work{kernels, data, precision, monitor, product, underflow};
+  // The calling thread adds slabs outside the watch of any task; a sum that underflows is exact, but not if it is flushed.
+  const UnderflowWatch watch(underflow);
+  const std::int64_t entries = product.gram_entries() + product.cross_entries();
+  const std::int64_t additions = entries <= slab_limit ? accumulate_by_slabs(work, threads, sums)
+                                                       : accumulate_by_rows(work, threads, sums);
+  return {block_roundings + additions, precision == Precision::mixed ? narrow_roundings : 0, underflow};
 }
 
 }  // namespace linattn

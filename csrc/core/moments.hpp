@@ -6,7 +6,10 @@
 //   energy   [a]           = sum w y_a^2                             d_out
 //
 // These are all distinct entries of sum w h h' and sum w y h'. With a selection, u and v are chosen pairs and l and m
-// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions.
+// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions. It may then lack the entries that say how
+// large the summands of the others are, which are formed on their own, in the same order and with the same roundings:
+//
+//   sizes    [(j,k), l]    = sum w S_jj S_kk z_l^2   (all: S_ll in the place of z_l^2)
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,15 @@ struct MomentSums {
   double* gram;  // nullptr: not wanted
   double* cross;
   double* energy;
+  double* sizes = nullptr;  // nullptr: not wanted; else the selection was formed with squares
+};
+
+// What a bound on the error of the sums rests on.
+struct Summation {
+  // Roundings that a summand of the Gram goes through once S, z and w are at hand, at most: in float64, and in float32.
+  std::int64_t wide, narrow;
+  // Whether a result was rounded below the smallest normal number, where the error is no longer relative.
+  bool underflow;
 };
 
 // Number of entries of `gram`.
@@ -29,9 +41,8 @@ std::int64_t gram_size(const Data& data);
 // Called now and then from the calling thread with the number of samples done; throws to stop the work.
 using Monitor = std::function<void(std::int64_t done)>;
 
-// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite. Returns whether a
-// result was rounded below the smallest normal number, where the error is no longer relative.
-bool accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
-                        const Monitor& monitor, const MomentSums& sums);
+// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
+Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+                             const Monitor& monitor, const MomentSums& sums);
 
 }  // namespace linattn

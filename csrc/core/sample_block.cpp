@@ -37,13 +37,6 @@ std::vector<RowPair> formed_coordinates(const Data& data) {
   return coordinates;
 }
 
-// The row of s that holds a pair.
-std::int64_t row_of(const Data& data, std::int64_t pair) {
-  if (!data.forms_few()) return pair;
-  const std::vector<std::int64_t>& formed = data.selection->formed;
-  return std::lower_bound(formed.begin(), formed.end(), pair) - formed.begin();
-}
-
 // The least e with |entries| < 2^e, of each row of block_stride.
 void find_exponents(const double* rows, std::int64_t samples, std::vector<int>& exponents) {
   for (int& exponent : exponents) {
@@ -56,15 +49,28 @@ void find_exponents(const double* rows, std::int64_t samples, std::vector<int>& 
 
 }  // namespace
 
-void Selection::form_few(std::int64_t d, Positions positions) {
+std::int64_t Data::row_of(std::int64_t pair) const {
+  if (!forms_few()) return pair;
+  const std::vector<std::int64_t>& formed = selection->formed;
+  return std::lower_bound(formed.begin(), formed.end(), pair) - formed.begin();
+}
+
+void Selection::form_few(std::int64_t d, Positions positions, bool with_squares) {
   formed = pairs;
+  if (with_squares) {
+    for (const std::int64_t number : pairs) {
+      const Pair pair = pair_at(number, d);
+      formed.push_back(pair_index(pair.j, pair.j, d));
+      formed.push_back(pair_index(pair.k, pair.k, d));
+    }
+  }
   if (positions == Positions::all) {
     for (std::size_t i = 0; i < queries.size(); ++i) {
       for (std::size_t k = i; k < queries.size(); ++k) formed.push_back(pair_index(queries[i], queries[k], d));
     }
-    std::sort(formed.begin(), formed.end());
-    formed.erase(std::unique(formed.begin(), formed.end()), formed.end());
   }
+  std::sort(formed.begin(), formed.end());
+  formed.erase(std::unique(formed.begin(), formed.end()), formed.end());
   if (3 * static_cast<std::int64_t>(formed.size()) > pair_count(d)) formed.clear();
 }
 
@@ -91,6 +97,7 @@ SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
   if (!products) return;
   if (!all) left_groups = Buffer((pairs + sample_quantum) * block_samples);
   pair_columns = Buffer(pairs * block_samples);
+  if (selected) size_columns = Buffer(data.queries() * block_samples);
   if (all) {
     weighted_s = Buffer(data.formed_pairs() * block_stride);
     if (selected) {
@@ -125,10 +132,15 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
   for (Pair pair{0, 0}; pair.j < queries; pair = next_pair(pair, queries)) {
     const std::int64_t l = chosen(pair.j), m = chosen(pair.k);
     query_pairs_.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(m)});
-    if (data.positions == Positions::all) column_rows_.push_back(row_of(data, pair_index(l, m, data.d())));
+    if (data.positions == Positions::all) column_rows_.push_back(data.row_of(pair_index(l, m, data.d())));
   }
   if (data.selection != nullptr) {
-    for (const std::int64_t pair : data.selection->pairs) pair_rows_.push_back(row_of(data, pair));
+    for (const std::int64_t pair : data.selection->pairs) pair_rows_.push_back(data.row_of(pair));
+    for (const std::int64_t l : data.selection->queries) {
+      const bool all = data.positions == Positions::all;
+      const auto right = static_cast<std::int32_t>(all ? data.row_of(pair_index(l, l, data.d())) : l);
+      square_pairs_.push_back({all ? 0 : right, right});
+    }
   }
 }
 
@@ -288,6 +300,11 @@ void BlockFiller::pack(SampleBlock& block) {
   } else if (block.selected) {
     kernels_.float64.pack_right_rows(block.chosen_queries.data(), block_stride, columns, block.samples, nullptr,
                                      block.query_columns.data());
+  }
+  if (block.selected) {
+    kernels_.float64.pack_right_products(all ? block.weights.data() : block.weighted_z.data(),
+                                         all ? block.s.data() : block.z.data(), block_stride, square_pairs_.data(),
+                                         data_.queries(), block.samples, nullptr, block.size_columns.data());
   }
   if (!all) kernels_.pack_groups(block.left(), block_stride, pairs, block.samples, block.left_groups.data());
   if (data_.targets != nullptr || (data_.triples() && !mixed)) {

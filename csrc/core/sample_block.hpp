@@ -23,11 +23,12 @@ enum class Precision { float64, mixed };
 // Features that take part: numbers of pairs and of query coordinates, both ascending.
 struct Selection {
   std::vector<std::int64_t> pairs, queries;
-  // Pairs of S that are formed, ascending: those above, and for all positions those of two queries. Empty: S as a whole.
+  // Pairs of S that are formed, ascending: those above, for all positions those of two queries, and for sizes of summands
+  // the squares (j, j) of their coordinates. Empty: S as a whole.
   std::vector<std::int64_t> formed;
 
   // Where few are needed, forms only those: the tiles that form S as a whole are up to three times as fast a pair.
-  void form_few(std::int64_t d, Positions positions);
+  void form_few(std::int64_t d, Positions positions, bool with_squares);
 };
 
 // What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence) and a selection
@@ -52,6 +53,8 @@ struct Data {
   std::int64_t formed_pairs() const {
     return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : pair_count(d());
   }
+  // The row of s that holds a pair.
+  std::int64_t row_of(std::int64_t pair) const;
   // The Gram is the third moment of s, symmetric in all three.
   bool triples() const { return positions == Positions::all && selection == nullptr; }
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
@@ -83,6 +86,7 @@ struct SampleBlock {
   Buffer left_groups;        // left rows once more, in groups (last, causal)
   Buffer query_columns;      // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
   Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of triples
+  Buffer size_columns;       // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
 
   // Mixed precision: the right factor of the Gram in float32, and what keeps both factors within its range.
@@ -135,6 +139,7 @@ class BlockFiller {
   SequenceGroup group_;
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
   std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
+  std::vector<RowPair> square_pairs_;      // of z: (l, l), chosen; or of the weights and s (all)
   std::vector<std::int64_t> pair_rows_;    // of s: the chosen pairs
   std::vector<std::int64_t> column_rows_;  // of s: the pairs of query_pairs_ (all)
   std::vector<Sequence> token_rows_, target_rows_;

@@ -23,11 +23,12 @@ class Accumulation(NamedTuple):
     longest: int = 0
     """Tokens in the longest sequence, so many roundings has S."""
     underflow: bool = False
-    """Whether a result was rounded below the smallest normal number, or may have been."""
+    """Whether a result was rounded below the smallest normal number, or may have been; then errors
+    are not bounded, and a zero among the sums proves nothing."""
     largest_weight: float = 0.0
 
     def merged(self, other: Accumulation) -> Accumulation:
-        """Of the sum of two sums."""
+        """How the sum of two sums came about."""
         return Accumulation(
             max(self.wide, other.wide) + 1,
             max(self.narrow, other.narrow),
@@ -42,7 +43,8 @@ def summand_sizes(
 ) -> Floats:
     """Sum of w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): how large summands are.
 
-    With all features this is an entry of the Gram; see :mod:`linattn_fast.lower_bound`.
+    With all features this is an entry of the Gram; see :mod:`linattn_fast.lower_bound`. A summand
+    goes through the roundings of two or three S_jj, 4 of products and one for each other sample.
     """
     total = np.zeros((features.n_pairs, features.n_queries))
     j, k = features.pairs.T

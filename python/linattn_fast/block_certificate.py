@@ -7,6 +7,7 @@ determined when every block is and no feature is missing.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from .certificate import Certificate, Verdict
 from .certificate_source import Source
 from .certifying import extreme_eigenvalues, judge, unseen_features
 from .features import Features
-from .lower_bound import UNIT, Proof, gamma, prove
+from .lower_bound import Proof, gamma, prove, rounded_down
 from .memory import compact_bytes, in_words
 from .moments import Moments
 from .query_blocks import Partition, QueryBlock
@@ -70,7 +71,7 @@ def certificate_of_blocks(
     return replace(
         certificate,
         lambda_min=smallest,
-        condition=largest / smallest if rank == p else float("inf"),
+        condition=largest / smallest if smallest > 0 else float("inf"),
         lower_bound=bound,
         verdict=verdict,
         evidence=evidence,
@@ -130,5 +131,7 @@ def _prove(
     proof = prove(moments, estimate * all_weight / weight)
     # Both weights are sums that were rounded
     error = gamma(len(partition.samples) + 2)
-    share = weight / all_weight * (1 - 4 * error) * (1 - 8 * UNIT) if error < 0.1 else 0.0
-    return Proof(proof.bound * max(share, 0.0), proof.reason)
+    share = weight / all_weight * (1 - 4 * error) if error < 0.1 else 0.0
+    if share < sys.float_info.min:  # its error is not relative
+        share = 0.0
+    return Proof(rounded_down(proof.bound * share), proof.reason)

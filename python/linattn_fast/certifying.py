@@ -53,6 +53,8 @@ def largest_eigenvalue(
     """
     if p <= _DENSE_UP_TO:
         matrix = np.stack([apply(column) for column in np.eye(p)])
+        if not np.isfinite(matrix).all():
+            return float("inf")
         return float(eigvalsh((matrix + matrix.T) / 2)[-1])
     operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(p)
@@ -78,7 +80,8 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
     def forward(x: Floats) -> Floats:
         return to_host(factor.multiply(put(x, place)))
 
-    return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(forward, p)
+    with np.errstate(over="ignore", invalid="ignore"):  # 1 / lambda_min may be infinite
+        return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(forward, p)
 
 
 def unseen_features(zeros: int, p: int) -> str:
@@ -185,7 +188,7 @@ def certificate_from(
     spectral = factor if isinstance(factor, SpectralFactor) else None
     return Certificate(
         lambda_min=smallest,
-        condition=largest / smallest if full else float("inf"),
+        condition=largest / smallest if smallest > 0 else float("inf"),
         lower_bound=proof.bound,
         verdict=verdict,
         rank=factor.rank,

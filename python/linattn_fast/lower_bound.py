@@ -10,15 +10,16 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
 
        m[(j,k),l] = sum w S_jj S_kk z_l^2 = G[((j,j),l), ((k,k),l)],
 
-   a sum without cancellation. M is positive semidefinite, so |x'Ex| <= gamma p sum_e m_e x_e^2:
+   a sum without cancellation. M is positive semidefinite, so |x'Ex| <= gamma p sum_e m_e x_e^2. The
+   computed mhat is at least (1 - gamma_m) m, with gamma_m of the roundings that it went through:
 
-       G >= Ghat - gamma p diag(m)
+       G >= Ghat - gamma p diag(mhat) / (1 - gamma_m)
 
 2. *Rounding in the factorisation.* If Cholesky runs to completion on a matrix A with positive
    diagonal, then A >= -c tr(A) I, with c = gamma / (1 - gamma) for k = 2 p + 10. So for D = diag of
    powers of two and theta = c tr + a few u, success on
 
-       A = D (Ghat - gamma p diag(m) - tau I) D - theta I
+       A = D (Ghat - lost diag(mhat) - tau I) D - theta I,    lost = gamma p / (1 - gamma_m)
 
    proves G >= tau I, and lambda_min(G / W) >= tau / W.
 
@@ -28,12 +29,15 @@ Cholesky runs on its blocks.
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 
 from .cancellation import summand_sizes
 from .cholesky import cholesky_in_place
+from .floating_point import gradual_underflow, keeps_subnormals
 from .moments import Moments
 from .query_groups import moments_of, query_groups
 from .solve import equilibrate
@@ -63,12 +67,24 @@ def gamma(roundings: float, unit: float = UNIT) -> float:
     return error / (1 - error) if error < 1 else float("inf")
 
 
-def relative_error(moments: Moments) -> float:
-    """Gamma of step 1: three S of at most ``longest`` + 2 roundings each, products and sums."""
+def relative_errors(moments: Moments) -> tuple[float, float]:
+    """Gamma and gamma_m of step 1: three S of ``longest`` + 2 roundings each, products and sums.
+
+    With chosen features, m is summed on its own, and in float64 always; with all of them it is an
+    entry of the Gram and errs like the others.
+    """
     how = moments.accumulation
-    wide = gamma(3 * (how.longest + 2) + 8 + how.wide)
+    wide = gamma(3 * (how.longest + 2) + how.wide)
     narrow = gamma(how.narrow, NARROW_UNIT)
-    return wide + narrow + wide * narrow
+    error = wide + narrow + wide * narrow
+    return error, error if moments.magnitudes is None else wide
+
+
+def rounded_down(bound: float) -> float:
+    """A number that is not above a product or quotient which was rounded to ``bound``, u apart."""
+    bound *= 1 - 8 * UNIT
+    # Below the smallest normal number a rounding errs by up to half the distance to the next.
+    return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
 
 
 def proves_positive(matrix: Floats) -> bool:
@@ -86,31 +102,33 @@ def proves_positive(matrix: Floats) -> bool:
     matrix[np.diag_indices(p)] -= theta
     if not (np.diagonal(matrix) > 0).all():
         return False
-    _, failed = cholesky_in_place(matrix.T)
-    return bool(failed == 0)
+    factor, failed = cholesky_in_place(matrix.T)
+    # Some libraries run on past a pivot that is not a number.
+    return bool(failed == 0 and (np.diagonal(factor) < np.inf).all())
 
 
+@gradual_underflow()
 def prove(moments: Moments, estimate: float) -> Proof:
     """Search for the largest bound that can be proved, starting from an estimate of lambda_min."""
-    if moments.accumulation.underflow:
+    if moments.accumulation.underflow or not keeps_subnormals():
         return Proof(0.0, "products of the tokens underflow (or may), so errors are not bounded")
     if not estimate > 0:
         return Proof(0.0, "lambda_min is zero to rounding")
-    error = relative_error(moments)
+    error, of_sizes = relative_errors(moments)
     # W itself is a sum of roundings; more weight makes the mean smaller.
     weight_error = gamma(moments.n_samples + moments.accumulation.wide)
     if not (error < 0.5 and weight_error < 0.5):
         return Proof(0.0, "too many roundings for a bound")
     weight = moments.required_weight() * (1 + 2 * weight_error)
     groups = query_groups(moments)
-    # The computed m errs by gamma itself; a little more covers the roundings of this line. p is
-    # that of the whole, since E need not be zero where Ghat is.
-    lost = error * (1 + 4 * error + 16 * UNIT) * moments.dimension
+    # A little more covers the roundings of this line and of gamma. p is that of the whole, since E
+    # need not be zero where Ghat is.
+    lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
     for fraction in _FRACTIONS:
         tau = fraction * estimate * moments.required_weight()
         # Ghat - gamma p diag(m) - tau I is positive when each of its diagonal blocks is.
         if all(_exceeds(moments_of(moments, group), tau, lost) for group in groups):
-            bound = tau / weight * (1 - 8 * UNIT)
+            bound = rounded_down(tau / weight)
             return Proof(bound, f"Cholesky factorisation with a shift of {fraction:g} lambda_min")
     return Proof(0.0, "rounding in the Gram is as large as lambda_min")
 
@@ -118,8 +136,9 @@ def prove(moments: Moments, estimate: float) -> Proof:
 def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
-    less = lost * summand_sizes(moments)
-    scale = equilibrate(gram)
-    shift = (less + tau) * scale**2
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+        scale = equilibrate(gram)
+        # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
+        shift = lost * (summand_sizes(moments) * scale * scale) + tau * scale * scale
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
     return proves_positive(gram)

@@ -36,6 +36,7 @@ def write_moments(
         "total_weight": moments.total_weight,
         "accumulation": moments.accumulation._asdict(),
         "others_are_zero": moments.features.others_are_zero,
+        "magnitudes_watched": True,
     }
     if stream is not None:
         meta["stream"] = stream
@@ -69,13 +70,17 @@ def read_moments(
     found = {name: array.shape for name, array in arrays.items()}
     if found != expected:
         raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
+    how = Accumulation(**meta["accumulation"])
+    if not features.everything and not meta.get("magnitudes_watched", False):
+        # Of older files: whether their magnitudes underflowed is not known.
+        how = how._replace(underflow=True)
     if meta["n_samples"] > 0:
         moments.add(
             Totals(
                 BatchMoments(**arrays),
                 meta["n_samples"],
                 meta["total_weight"],
-                Accumulation(**meta["accumulation"]),
+                how,
                 None if features.everything else sizes,
             )
         )

@@ -16,11 +16,14 @@ def largest_size(batch: Tokens | Array | None) -> float:
     return max((max(float(x.max()), -float(x.min())) for x in parts if x.size), default=0.0)
 
 
-def underflow_error(tokens: Tokens) -> ValueError:
-    """Say that values are too small for their sixth powers."""
+def underflow_error(tokens: Tokens, weights: Array | None = None) -> ValueError:
+    """Say that values are too small for their sixth powers, times the weights."""
+    too, what = "", "tokens"
+    if weights is not None and largest_size(weights) < 1:
+        too, what = f", with sample_weight of at most {largest_size(weights):.3g},", "data"
     return ValueError(
-        f"Z: values of at most {largest_size(tokens):.3g} underflow float64 in the squares of the "
-        "cubic features; rescale the tokens"
+        f"Z: values of at most {largest_size(tokens):.3g}{too} underflow float64 in the squares of "
+        f"the cubic features; rescale the {what}"
     )
 
 

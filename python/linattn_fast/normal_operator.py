@@ -16,7 +16,7 @@ import numpy as np
 
 from .features import Features
 from .non_finite import non_finite_error
-from .tokens import Floats, Positions, Tokens
+from .tokens import Floats, Positions, Tokens, total_weight
 
 
 class KroneckerFactors(NamedTuple):
@@ -115,7 +115,7 @@ class NumpyNormalOperator:
         self._w = w if positions == "last" else np.repeat(w, tokens.lengths)
         self._y = targets.rows().astype(np.float64)
         self.n_samples = len(self._w)
-        self.total_weight = float(self._w.sum())
+        self.total_weight = total_weight(tokens, weights, positions)
 
     def _finite(self, array: Floats) -> Floats:
         if not np.isfinite(array).all():

@@ -22,7 +22,7 @@ from .pcg import Pcg
 from .progress import Bar
 from .recovery import METHODS
 from .solve import SOLVERS, Solver
-from .tokens import Floats, Positions, Tokens, as_size
+from .tokens import Floats, Positions, Tokens, as_size, total_weight
 
 
 def as_heads(heads: object) -> str | int | None:
@@ -117,6 +117,9 @@ class Problem:
     backend: str
     precision: Precision
     features: Features
+
+    def __post_init__(self) -> None:
+        total_weight(self.tokens, self.weights, self.positions)  # raises where it overflows
 
     @property
     def d_out(self) -> int:

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .device import device_of, module_of, put, put_all, to_host
+from .floating_point import gradual_underflow
 from .floats import as_array, as_floats
 from .foreign import axes_of
 
@@ -357,19 +358,37 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
     if not (np.isfinite(array).all() and (array >= 0).all()):
         i = int(np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[0])
         raise ValueError(f"sample_weight: must be finite and not negative, got [{i}] = {array[i]}")
-    return np.ascontiguousarray(array, dtype=np.float64)
+    weights = np.ascontiguousarray(array, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        finite_weight(float(weights.sum()))
+    return weights
 
 
 def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
-    """W: the weights of all samples; every query of a sequence has the sequence's weight."""
+    """W: the weights of all samples; every query of a sequence has the sequence's weight.
+
+    Of at most one product and as many additions as there are sequences.
+    """
     if weights is None:
         return float(tokens.n_samples(positions))
-    return float(weights.sum() if positions == "last" else weights @ tokens.lengths)
+    with gradual_underflow(), np.errstate(over="ignore"):
+        sum_of_weights = weights.sum() if positions == "last" else weights @ tokens.lengths
+    return finite_weight(float(sum_of_weights))
+
+
+def finite_weight(weight: float) -> float:
+    """Return the total weight of samples; raises where it has overflowed."""
+    if not weight < float("inf"):
+        raise ValueError(
+            "sample_weight: the weights of all samples must have a sum within float64, and these "
+            "overflow; divide them by a common factor"
+        )
+    return weight
 
 
 def require_positive(weight: float) -> None:
     """Check the total weight of all samples."""
-    if not weight > 0:
+    if not finite_weight(weight) > 0:
         raise ValueError("sample_weight: at least one weight must be positive, got all zero")
 
 

@@ -18,8 +18,9 @@ from .accumulation import Accumulation
 from .backend import BatchMoments, Precision, Progress, get_backend
 from .device import device_of, frozen, on_device, put_all, to_host
 from .features import Features
+from .floating_point import gradual_underflow, keeps_subnormals
 from .non_finite import underflow_error
-from .tokens import Array, Floats, Positions, Tokens, total_weight
+from .tokens import Array, Floats, Positions, Tokens, finite_weight, total_weight
 
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 """A Gram whose largest entry is below this has lost digits to underflow."""
@@ -56,12 +57,26 @@ def merged(parts: Sequence[Totals]) -> Totals:
     """Of the samples of all parts together, added in the order given."""
     if len(parts) == 1:
         return parts[0]
+    try:
+        with gradual_underflow(), np.errstate(over="raise"):
+            return _merged(parts)
+    except FloatingPointError:
+        raise ValueError(
+            "moments: what is added up overflows float64; rescale the data or the weights"
+        ) from None
+
+
+def _merged(parts: Sequence[Totals]) -> Totals:
+    weight = finite_weight(reduce(float.__add__, (part.total_weight for part in parts)))
+    how = reduce(Accumulation.merged, (part.accumulation for part in parts))
+    if not keeps_subnormals():
+        how = how._replace(underflow=True)
     sizes = [part.magnitudes for part in parts if part.magnitudes is not None]
     return Totals(
         BatchMoments(*(_added(arrays) for arrays in zip(*(p.sums for p in parts), strict=True))),
         sum(part.n_samples for part in parts),
-        reduce(float.__add__, (part.total_weight for part in parts)),
-        reduce(Accumulation.merged, (part.accumulation for part in parts)),
+        weight,
+        how,
         _added(sizes) if sizes else None,
     )
 
@@ -76,6 +91,7 @@ def _added(arrays: Sequence[Array]) -> Array:
     return total
 
 
+@gradual_underflow()
 def totals_of_batch(
     tokens: Tokens,
     targets: Tokens | None,
@@ -88,24 +104,30 @@ def totals_of_batch(
     progress: Progress,
 ) -> Totals:
     """Sum over a checked batch; raises where its products overflow, or underflow as a whole."""
+    weight = total_weight(tokens, weights, positions)
     engine = get_backend(backend, tokens)
     sums = engine.moments(
         tokens, targets, weights, positions, precision, features=features, progress=progress
     )
     with on_device(device_of(sums.gram)):
         largest = float(compact.diagonal(sums.gram, features, positions).max())
-    if largest < _SMALLEST and (weights is None or weights.any()):
-        queries = slice(-1, None) if positions == "last" else slice(None)
-        if features.everything and any(to_host(z)[queries, features.queries].any() for z in tokens):
-            raise underflow_error(tokens)
+    if largest < _SMALLEST and features.everything and _some_query(tokens, weights, positions):
+        raise underflow_error(tokens, weights)
     samples = tokens.n_samples(positions)
     how = Accumulation(
         *engine.roundings(samples, precision),
         longest=int(tokens.lengths.max()),
-        underflow=engine.underflow,
+        underflow=engine.underflow or not keeps_subnormals(),
         largest_weight=1.0 if weights is None else float(weights.max()),
     )
-    sizes = None
-    if not features.everything:
-        sizes = engine.summand_sizes(tokens, weights, positions, features)
-    return Totals(sums, samples, total_weight(tokens, weights, positions), how, sizes)
+    return Totals(sums, samples, weight, how, engine.magnitudes)
+
+
+def _some_query(tokens: Tokens, weights: Floats | None, positions: Positions) -> bool:
+    """Whether a query of positive weight is not zero, and with it S_ll z_l for some l."""
+    queries = slice(-1, None) if positions == "last" else slice(None)
+    return any(
+        bool(to_host(z)[queries].any())
+        for i, z in enumerate(tokens)
+        if weights is None or weights[i] > 0
+    )

@@ -106,7 +106,7 @@ Selection one_pair(std::int64_t d, Positions positions) {
   Selection selection;
   selection.pairs = {pair_count(d) / 2};
   selection.queries = {d - 1};
-  selection.form_few(d, positions);
+  selection.form_few(d, positions, /*with_squares=*/true);
   return selection;
 }
 
@@ -126,8 +126,8 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
   const auto q = static_cast<std::int64_t>(pairs.size()), k = static_cast<std::int64_t>(queries.size());
 
   std::vector<double> gram(std::size_t(gram_size(data))), cross(std::size_t(d_out * k * q)),
-      energy(static_cast<std::size_t>(d_out));
-  auto expected_gram = gram, expected_cross = cross, expected_energy = energy;
+      energy(static_cast<std::size_t>(d_out)), sizes(selection != nullptr ? std::size_t(q * k) : 0);
+  auto expected_gram = gram, expected_cross = cross, expected_energy = energy, expected_sizes = sizes;
   problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
     const double* y = problem.targets.data() + row * d_out;
     const auto s = [&](std::int64_t u) { return x.s[std::size_t(pairs[std::size_t(u)])]; };
@@ -145,6 +145,11 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
         }
       }
     }
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Pair pair = pair_at(pairs[i / std::size_t(k)], d);
+      const double left = x.s[std::size_t(pair_index(pair.j, pair.j, d))], right = x.s[std::size_t(pair_index(pair.k, pair.k, d))];
+      expected_sizes[i] += w * left * right * std::pow(z(std::int64_t(i) % k), 2);
+    }
     for (std::int64_t a = 0; a < d_out; ++a) {
       for (std::int64_t l = 0; l < k; ++l) {
         for (std::int64_t u = 0; u < q; ++u) expected_cross[std::size_t((a * k + l) * q + u)] += w * y[a] * z(l) * s(u);
@@ -153,11 +158,21 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
     }
   });
 
-  accumulate_moments(kernels, data, precision, 2, [](std::int64_t) {}, {gram.data(), cross.data(), energy.data()});
+  const auto accumulate = [&](int threads, std::vector<double>& g, std::vector<double>& c, std::vector<double>& e,
+                              std::vector<double>& m) {
+    return accumulate_moments(kernels, data, precision, threads, [](std::int64_t) {},
+                              {g.data(), c.data(), e.data(), selection != nullptr ? m.data() : nullptr});
+  };
+  auto gram_3 = gram, cross_3 = cross, energy_3 = energy, sizes_3 = sizes;
+  accumulate(2, gram, cross, energy, sizes);
+  accumulate(3, gram_3, cross_3, energy_3, sizes_3);
+  check(gram == gram_3 && cross == cross_3 && energy == energy_3 && sizes == sizes_3, "moments on three threads",
+        kernels.name, d, problem.count());
   const double tolerance = precision == Precision::mixed ? 1e-5 : 1e-12;
   check(close(gram, expected_gram, tolerance), "gram", kernels.name, d, problem.count());
   check(close(cross, expected_cross, 1e-12), "cross", kernels.name, d, problem.count());
   check(close(energy, expected_energy, 1e-12), "energy", kernels.name, d, problem.count());
+  check(close(sizes, expected_sizes, 1e-12), "sizes of summands", kernels.name, d, problem.count());
 }
 
 // The operator on coefficients against its definition, sample by sample, with samples kept and made anew.

@@ -26,7 +26,10 @@ PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
 
 
 class Roundings(NamedTuple):
-    """Roundings that a summand of the Gram goes through after S and z are at hand, at most."""
+    """Roundings that a summand of the Gram goes through after S and z are at hand, at most.
+
+    Its products are counted, and the additions that it passes.
+    """
 
     wide: int
     """In float64."""
@@ -51,7 +54,11 @@ class Backend(Protocol):
     name: str
     underflow: bool
     """Whether, in the last call of ``moments``, something was rounded below the smallest normal
-    number, where errors are no longer relative; true where that cannot be excluded."""
+    number, where errors are no longer relative; true where that cannot be excluded. It is about
+    the Gram and ``magnitudes``."""
+    magnitudes: Floats | None
+    """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), of the last call of ``moments`` with a Gram of
+    chosen features, formed with as many roundings; None with all features, whose Gram has it."""
 
     def moments(
         self,
@@ -75,7 +82,10 @@ class Backend(Protocol):
     def summand_sizes(
         self, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
     ) -> Floats:
-        """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries): see :mod:`linattn_fast.accumulation`."""
+        """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), without the Gram.
+
+        No watch is kept over underflow: these sizes scale features, and prove nothing.
+        """
         ...
 
     def path(self, precision: Precision) -> str:

@@ -34,9 +34,6 @@ except ImportError as error:
         "in the project's folder (a C++17 compiler is all it needs)"
     )
 
-_BLOCK = 256
-"""Samples summed before they are added to the totals, as in csrc/kernels/block_sizes.hpp."""
-
 # Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
 # twenty times more than one reading of the tokens, they are read once before, so that NaN is
 # reported at once; elsewhere it is found while the work is done, and nothing is kept.
@@ -88,6 +85,10 @@ class CpuBackend:
 
     name = "cpu"
     underflow = False
+    magnitudes: Floats | None = None
+
+    def __init__(self) -> None:
+        self._roundings = Roundings(0, 0)
 
     def moments(
         self,
@@ -111,7 +112,7 @@ class CpuBackend:
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy, self.underflow = _cpu.accumulate(
+            gram, cross, energy, sizes, roundings, self.underflow = _cpu.accumulate(
                 tokens.storage,
                 tokens.offsets,
                 None if targets is None else targets.storage,
@@ -128,21 +129,18 @@ class CpuBackend:
         except _cpu.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
-        for total in (gram, cross, energy):
+        for total in (gram, cross, energy, sizes):
             if total.size and _cpu.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if with_gram:
             gram = gram.reshape(compact.shape(chosen, positions))
+        self._roundings = Roundings(*roundings)
+        self.magnitudes = sizes if with_gram and not chosen.everything else None
         return BatchMoments(gram, cross, energy)
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`.
-
-        A block is summed and then added to the totals; slabs of blocks, where there are any, are
-        fewer than the blocks. In float32: both factors, their product, and the sum over a block.
-        """
-        narrow = _BLOCK + 3 if precision == "mixed" else 0
-        return Roundings(_BLOCK + -(-n_samples // _BLOCK) + 8, narrow)
+        """See :meth:`Backend.roundings`: csrc/core/moments.cpp counts them where they happen."""
+        return self._roundings
 
     summand_sizes = staticmethod(summand_sizes)
 

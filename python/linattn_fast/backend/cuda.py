@@ -95,6 +95,7 @@ class CudaBackend:
 
     name = "cuda"
     underflow = False
+    magnitudes: Floats | None = None
 
     def __init__(self) -> None:
         self._steps = 0
@@ -127,6 +128,9 @@ class CudaBackend:
                 xp.zeros((d_out, chosen.n_queries, chosen.n_pairs)),
                 xp.zeros(d_out),
             )
+            with_sizes = with_gram and not chosen.everything
+            sizes: Floats = xp.zeros((chosen.n_pairs, chosen.n_queries) if with_sizes else 0)
+            size_sums = cuda_blas.Sums()
             smallest = xp.full(1, np.inf)
             deepest, done = 0, 0
             self._steps = 0
@@ -140,14 +144,19 @@ class CudaBackend:
                     self._steps += 1
                     deepest = max(deepest, _summation_steps(batch, positions, chosen))
                 _accumulate(batch, sums, positions, chosen, with_gram and by_kernels)
+                if with_sizes:
+                    cuda_blas.summand_sizes(batch, positions, chosen, sizes, size_sums)
                 if with_gram:
                     smallest = xp.minimum(smallest, _smallest_size(batch.tokens))
                 done += batch.n_rows if positions != "last" else batch.n_sequences
                 if progress is not None:
                     progress(done)
-            self._steps += deepest
-            _require_finite(sums, tokens, targets, weights, positions)
-            loose = not by_kernels and (precision == "mixed" or emulates_float64())
+            self._steps = max(self._steps + deepest, size_sums.steps)
+            _require_finite((*sums, sizes), tokens, targets, weights, positions)
+            self.magnitudes = sizes if with_sizes else None
+            loose = not by_kernels and precision == "mixed"
+            if not by_kernels or with_sizes:  # cuBLAS forms the Gram, or the sizes
+                loose = loose or emulates_float64()
             self.underflow = loose or may_underflow(float(smallest[0]), weights)
         return sums
 
@@ -163,7 +172,7 @@ class CudaBackend:
         with on_device(tokens.device):
             total: Floats = cupy().zeros((features.n_pairs, features.n_queries))
             for batch in device_batches(tokens, None, weights):
-                cuda_blas.summand_sizes(batch, positions, features, total)
+                cuda_blas.summand_sizes(batch, positions, features, total, cuda_blas.Sums())
             return total
 
     def normal_operator(
@@ -283,7 +292,7 @@ def first_non_finite(arrays: Iterable[tuple[Any, Any]]) -> list[int]:
 
 
 def _require_finite(
-    sums: BatchMoments,
+    sums: Iterable[Floats],
     tokens: Tokens,
     targets: Tokens | None,
     weights: Floats | None,

@@ -10,6 +10,7 @@ running sums for "causal". Ragged sequences are grouped by length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,24 @@ class _Triples:
             first += len(v)
 
 
-def summand_sizes(batch: DeviceBatch, positions: Positions, features: Features, total: Any) -> None:
-    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries)."""
+@dataclass
+class Sums:
+    """Sums over samples that have been added to a total."""
+
+    count: int = 0
+    longest: int = 0
+    """Samples of the largest."""
+
+    @property
+    def steps(self) -> int:
+        """Additions that a summand goes through, at most."""
+        return self.longest + self.count
+
+
+def summand_sizes(
+    batch: DeviceBatch, positions: Positions, features: Features, total: Any, sums: Sums
+) -> None:
+    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries); ``sums`` counts along."""
     xp = cupy()
     j, k = (xp.asarray(index) for index in features.pairs.T)
     queries = xp.asarray(features.queries)
@@ -167,3 +184,4 @@ def summand_sizes(batch: DeviceBatch, positions: Positions, features: Features, 
             of_query = diagonal if positions == "all" else squares[:, -1]
         right = of_query[:, queries] if w is None else w[:, None] * of_query[:, queries]
         total += (diagonal[:, j] * diagonal[:, k]).T @ right
+        sums.count, sums.longest = sums.count + 1, max(sums.longest, len(right))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -71,15 +72,18 @@ def _smallest(tokens: Tokens) -> float:
 
 
 def may_underflow(smallest: float, weights: Floats | None) -> bool:
-    """Whether a product of the Gram could fall below the smallest normal number, in float64.
+    """Whether a result on the way to the Gram could be rounded below the smallest normal number.
 
-    With |z| at least 2^-100 where it is not zero, S is zero or at least an ulp of 2^-200, that is
-    2^-252; with w at least 2^-250, then w z z s s is at least 2^-954. In float32 no such bound is
-    of use.
+    Coordinates of size at least t are multiples of 2^-53 t, so S, however it is summed and fused,
+    is a multiple of 2^-106 t^2, and zero or at least that. The factors s_u s_v and w s_w (or
+    w z_l z_m) of a summand are then zero or at least 2^-212 t^4 and 2^-106 w t^2, and their exact
+    product is a multiple of 2^-106 times both: 2^-424 w t^6. Where that is at least 2^-1074, with
+    t and w at most 1, every result below 2^-1022 is exact. In float32 no such bound is of use.
     """
-    if smallest < 2.0**-100:
-        return True
-    return weights is not None and bool((weights[weights > 0] < 2.0**-250).any())
+    least = 1.0
+    if weights is not None:
+        least = float(weights.min(initial=1.0, where=weights > 0))
+    return math.log2(least) + 6 * math.log2(min(smallest, 1.0)) < -650
 
 
 class NumpyBackend:
@@ -87,6 +91,7 @@ class NumpyBackend:
 
     name = "numpy"
     underflow = False
+    magnitudes: Floats | None = None
 
     def moments(
         self,
@@ -130,7 +135,11 @@ class NumpyBackend:
                 done += len(s)
                 if progress is not None:
                     progress(done)
-        if not all(np.isfinite(total).all() for total in (gram, cross, energy)):
+            self.magnitudes = None
+            if with_gram and not chosen.everything:
+                self.magnitudes = summand_sizes(tokens, weights, positions, chosen)
+        totals = [gram, cross, energy, *([] if self.magnitudes is None else [self.magnitudes])]
+        if not all(np.isfinite(total).all() for total in totals):
             raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if compact.is_triples(chosen, positions) and with_gram:
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
@@ -138,7 +147,7 @@ class NumpyBackend:
         return BatchMoments(gram if with_gram else gram[:0], cross, energy)
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`: BLAS may sum in any order."""
+        """See :meth:`Backend.roundings`: BLAS may sum in any order, and parts are added up."""
         return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
 
     summand_sizes = staticmethod(summand_sizes)

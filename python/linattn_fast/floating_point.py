@@ -1,0 +1,36 @@
+"""Numbers below the smallest normal one, 2^-1022, and whether this thread computes with them.
+
+Another library may have told the processor to take them for zero (``torch.set_flush_denormal``, or
+a library compiled with -ffast-math). Sums then lose what bounds on their rounding count on. The
+compiled core undoes that in its own threads; here it is undone for work in numpy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+try:
+    from . import _cpu
+except ImportError:  # nothing can be undone then, but it can be seen
+    _cpu = None  # type: ignore[assignment]
+
+
+def keeps_subnormals() -> bool:
+    """Whether numbers below 2^-1022 are read as what they are, and results are not flushed."""
+    smallest, normal = sys.float_info.min * sys.float_info.epsilon, sys.float_info.min
+    return smallest + smallest > 0 and normal / 2 > 0
+
+
+@contextmanager
+def gradual_underflow() -> Iterator[None]:
+    """Compute with numbers below 2^-1022 in this thread, as far as it can be arranged."""
+    if _cpu is None:
+        yield
+        return
+    before = _cpu.set_default_environment()
+    try:
+        yield
+    finally:
+        _cpu.restore_environment(before)
