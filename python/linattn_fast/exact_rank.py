@@ -170,7 +170,7 @@ def exact_rank(data: ModularData, *, budget: float = BUDGET) -> ExactRank:
     if best.rank == p:
         return ExactRank(p, p, f"the exact rank is {p}, proved modulo a prime")
     if np.array_equal(first.pivots, second.pivots):
-        proved = Equations(data, first, second).proved(chosen, budget / 2)
+        proved = Equations(data, first, second).proved(chosen, budget / 4)
         if proved:
             rank = f"; the exact rank is {best.rank} of {p}" if best.rank + proved == p else ""
             many = "a linear equation" if proved == 1 else f"{proved} linear equations"
@@ -187,14 +187,14 @@ def _counted(data: ModularData, budget: float) -> ExactRank | None:
     """A short rank by counting samples and features; None where they are enough."""
     p, n = data.features.count, data.n_samples
     if n < p:
-        return ExactRank(0, n, counting(n, p, f"{n} samples of positive weight"))
+        return ExactRank(0, n, counting(n, p, _many(n, "sample") + " of positive weight"))
     absent, all_of_them = absent_features(data, budget)
     if absent:
         return ExactRank(0, p - absent, unseen_features(absent, p, exactly=all_of_them))
     bounds = [_by_vocabulary(data)]
     if n * WORK_OF_A_SAMPLE <= budget:
         distinct = distinct_samples(data, p)
-        bounds.append((distinct, f"{distinct} distinct samples"))
+        bounds.append((distinct, _many(distinct, "distinct sample")))
     least, what = min(bounds)
     return ExactRank(0, least, counting(least, p, what)) if least < p else None
 
@@ -206,14 +206,21 @@ def _by_vocabulary(data: ModularData) -> tuple[int, str]:
     """
     features = data.features
     tokens, queries = distinct_tokens(data)
-    sums = "pairs" if tokens == features.n_pairs else "distinct tokens"
-    asked = "query coordinates" if queries == features.n_queries else "distinct queries"
-    return tokens * queries, f"{tokens} {sums} times {queries} {asked}"
+    sums = _many(tokens, "pair" if tokens == features.n_pairs else "distinct token")
+    one = "query coordinate" if queries == features.n_queries else "distinct query token"
+    return tokens * queries, f"{sums} times {_many(queries, one)}"
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def counting(n: int, p: int, what: str) -> str:
     """Say that what there are n of is too few."""
-    return f"proved by counting: {what} are fewer than the {p} features, so the rank is at most {n}"
+    verb = "is" if what.startswith("1 ") else "are"
+    return (
+        f"proved by counting: {what} {verb} fewer than the {p} features, so the rank is at most {n}"
+    )
 
 
 def unseen_features(zeros: int, p: int, *, exactly: bool = True) -> str:
