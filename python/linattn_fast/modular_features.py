@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from .features import Features
 from .modular import product, reduced, residues, whole_and_exponent
-from .prefixes import Samples
+from .prefixes import Samples, distinct_rows
 from .tokens import Array, Floats, Positions, Tokens
 
 Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"
@@ -103,6 +103,8 @@ class ModularData:
     read: Callable[[], Reading]
     positions: Positions
     features: Features
+    zeros_and_ones: bool = False
+    """Whether tokens are, so that 1 is the unit of each coordinate."""
 
     @classmethod
     def of(
@@ -124,25 +126,43 @@ class ModularData:
                     yield Tokens(tuple(tokens.sequence(int(i)) for i in kept))
 
     @cached_property
-    def _looked_at(self) -> tuple[Units, int, int, int, int]:
-        """Units, samples, tokens, the longest sequence, and a number that depends on all tokens."""
+    def _counts(self) -> tuple[int, int, int]:
+        """Samples, tokens, and tokens of the longest sequence."""
         samples, rows, longest = 0, 0, 0
-        digest = hashlib.blake2b(digest_size=8)
-        every, asked = _CommonUnits(self.features.d), _CommonUnits(self.features.d)
         for tokens in self.sequences():
             samples += tokens.n_samples(self.positions)
             rows += tokens.n_rows
             longest = max(longest, int(tokens.lengths.max()))
-            for array in tokens.arrays:
-                flat = array.reshape(-1, tokens.d)
-                digest.update(np.ascontiguousarray(flat).data)
-                every.take(flat)
+        return samples, rows, longest
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of positive weight."""
+        return self._counts[0]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self._counts[2]
+
+    @cached_property
+    def _looked_at(self) -> tuple[Units, int]:
+        """Units, and a number that depends on all tokens."""
+        d = self.features.d
+        if self.zeros_and_ones:
+            return Units(np.ones(2 * d, np.int64), np.zeros(2 * d, np.int64), np.zeros(2 * d)), 0
+        digest = hashlib.blake2b(digest_size=8)
+        every, asked = _CommonUnits(d), _CommonUnits(d)
+        for tokens in self.sequences():
+            for rows in distinct_rows(tokens):
+                digest.update(np.ascontiguousarray(rows).data)
+                every.take(rows)
             if self.positions == "last":
                 asked.take(Samples.of(tokens, "last").query_tokens())
         queries = (asked if self.positions == "last" else every).units()
         both = zip(every.units(), queries, strict=True)
         units = Units(*(np.concatenate(parts) for parts in both))
-        return units, samples, rows, longest, int.from_bytes(digest.digest(), "little")
+        return units, int.from_bytes(digest.digest(), "little")
 
     @property
     def units(self) -> Units:
@@ -150,19 +170,9 @@ class ModularData:
         return self._looked_at[0]
 
     @property
-    def n_samples(self) -> int:
-        """Samples of positive weight."""
-        return self._looked_at[1]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return self._looked_at[3]
-
-    @property
     def seed(self) -> int:
         """A digest of the tokens, which primes are chosen by."""
-        return self._looked_at[4]
+        return self._looked_at[1]
 
     @cached_property
     def feature_bits(self) -> Floats:
@@ -175,7 +185,7 @@ class ModularData:
 
     def work(self, columns: int | None = None) -> float:
         """One pass over so many features modulo a prime, in multiply-adds of a matrix product."""
-        _, samples, tokens, _, _ = self._looked_at
+        samples, tokens, _ = self._counts
         pairs = self.features.n_pairs
         h = self.features.count if columns is None else columns
         formed = pairs * (samples if self.positions != "causal" else tokens)

@@ -25,7 +25,7 @@ from .tokens import Floats
 
 Whole = npt.NDArray[np.int64]
 
-_ENTRIES = 1 << 22
+_ENTRIES = 1 << 20
 """Entries of B that are made rational, at most."""
 
 

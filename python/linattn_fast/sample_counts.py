@@ -23,13 +23,15 @@ from .tokens import Array, Floats, Tokens
 
 WORK_OF_A_SAMPLE = 2e5
 """Multiply-adds in the time that one sample's digest takes."""
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
     """Count the features that no sample has, and say whether there are no more.
 
     First by pairs that no token has and queries that no sample has; then, if that is within the
-    budget, sample by sample.
+    budget, sample by sample. Where some are found by the first way, the second is a matter of their
+    number alone, and gets a small part of the budget.
     """
     features = data.features
     j, k = features.pairs.T
@@ -45,8 +47,9 @@ def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
         return features.count, True
     occurring = Features(features.d, features.pairs[pairs], features.queries[queries])
     presence = _presence(data, occurring)
+    room = budget if occurring.count == features.count else budget / 50
     # A count of tokens below q/2 is zero modulo q only if it is zero
-    if presence.work() > budget or presence.longest >= 1 << 21:
+    if presence.work() > room or presence.longest >= 1 << 21:
         return features.count - occurring.count, False
     found = np.zeros(occurring.count, dtype=bool)
     for H in presence.rows(next(primes(0))):
@@ -61,9 +64,17 @@ def _presence(data: ModularData, features: Features) -> ModularData:
 
     @contextmanager
     def read() -> Iterator[Iterator[tuple[Tokens, Floats | None]]]:
-        yield ((_ones(tokens), None) for tokens in data.sequences())
+        yield ((_ones(part), None) for tokens in data.sequences() for part in _parts(tokens))
 
-    return ModularData(read, data.positions, features)
+    return ModularData(read, data.positions, features, zeros_and_ones=True)
+
+
+def _parts(tokens: Tokens) -> Iterator[Tokens]:
+    """Some sequences at a time: ones take more memory than tokens may."""
+    step = max(1, _NUMBERS_AT_ONCE // (int(tokens.lengths.max()) * tokens.d))
+    return (
+        tokens.part(first, min(first + step, len(tokens))) for first in range(0, len(tokens), step)
+    )
 
 
 def _ones(tokens: Tokens) -> Tokens:
