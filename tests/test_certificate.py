@@ -60,6 +60,31 @@ def test_fewer_samples_than_features_are_not_enough_by_counting(rng):
     assert "17 samples are fewer than the 18 features" in certificate.evidence
 
 
+def test_samples_of_weight_zero_do_not_count(rng):
+    Z = rng.standard_normal((17, 5, 3))
+    certificate = la.certify(Z, sample_weight=np.r_[np.ones(5), np.zeros(12)])
+    assert (certificate.verdict, certificate.rank, certificate.n_samples) == (
+        "not identifiable", 5, 17)  # fmt: skip
+    assert "5 of 17 samples have positive weight" in certificate.evidence
+    many = rng.standard_normal((100, 5, 3))
+    certificate = la.certify(many, sample_weight=np.r_[np.ones(17), np.zeros(83)])
+    assert (certificate.verdict, certificate.rank) == ("not identifiable", 17)
+    assert "17 samples of positive weight are fewer than the 18" in certificate.evidence
+
+
+def test_moments_alone_prove_only_what_they_can(rng):
+    Z = rng.standard_normal((100, 5, 3))
+    Z[:, :, 2] = 0.0
+    assert la.certify(la.Moments(3, 0).update(Z)).verdict == "not identifiable"
+    Z[:, :, 2] = Z[:, :, 1]
+    certificate = la.certify(la.Moments(3, 0).update(Z))
+    assert (certificate.verdict, certificate.rank) == ("undecided", 6)
+    assert "moments alone cannot tell" in certificate.evidence
+    Z[:, :, 2] = 1e-110 * rng.standard_normal((100, 5))  # its squares underflow: it is not zero
+    for data in (Z, la.Moments(3, 0).update(Z)):
+        assert la.certify(data).verdict == "undecided"
+
+
 def one_hot(rng, N=500, n=6, d=3):
     return np.eye(d)[rng.integers(0, d, (N, n))]
 

@@ -156,11 +156,17 @@ def counted_on_data(
     tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
 ) -> Certificate:
     """The same, from the data."""
-    noise_samples = float(tokens.n_samples(positions))
+    n = tokens.n_samples(positions)
+    noise_samples = float(n)
     if weights is not None:
         noise_samples = total_weight(tokens, weights, positions) / float(weights.max())
     source = Source(features, None, (tokens, weights, positions))
-    return certificate_by_counting(tokens.n_samples(positions), positions, noise_samples, source)
+    counted = certificate_by_counting(n, positions, noise_samples, source)
+    if weights is None or (weights > 0).all():
+        return counted
+    count = int(total_weight(tokens, (weights > 0).astype(np.float64), positions))
+    said = counting(count, features.count, f"{count} of {n} samples have positive weight, which")
+    return replace(counted, rank=count, evidence=said)
 
 
 def certificate_from(
