@@ -124,7 +124,8 @@ def _fit_moments(moments: Moments, settings: Settings) -> Fit:
             coefficients, choice = _solve_primal(moments, settings)
         with stages.timed("loss"):
             solution = Solution(coefficients, (), moments.loss(coefficients))
-        return assemble_factorised(solution, choice, moments, settings, stages)
+        found = assemble_factorised(solution, choice, moments, settings, stages)
+        return replace(found, scalar_targets=moments.scalar_targets)
 
 
 def assemble_factorised(
@@ -281,8 +282,10 @@ def fit(
     with on_device(device_of(Z)):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
         if (blocks := as_blocks(problem, settings)) is not None:
-            return fit_blocks(*blocks, progress=progress)
-        return _fit(problem, settings, progress)
+            found = fit_blocks(*blocks, progress=progress)
+        else:
+            found = _fit(problem, settings, progress)
+        return replace(found, scalar_targets=problem.scalar_targets)
 
 
 def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:

@@ -36,6 +36,7 @@ def write_moments(
         "total_weight": moments.total_weight,
         "accumulation": moments.accumulation._asdict(),
         "others_are_zero": moments.features.others_are_zero,
+        "scalar_targets": moments.scalar_targets,
     }
     if stream is not None:
         meta["stream"] = stream
@@ -55,8 +56,7 @@ def read_moments(
     names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
     meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
     sizes = arrays.pop("magnitudes")
-    features = storage.read_features(path, meta["d"], arrays)
-    features.others_are_zero = bool(meta.get("others_are_zero", False))  # older files lack it
+    features = storage.read_features(path, meta, arrays)
     moments = kind(
         meta["d"],
         meta["d_out"],
@@ -77,6 +77,7 @@ def read_moments(
                 meta["total_weight"],
                 Accumulation(**meta["accumulation"]),
                 None if features.everything else sizes,
+                bool(meta.get("scalar_targets", False)),  # older files lack it
             )
         )
     return moments, meta.get("stream")

@@ -128,6 +128,11 @@ class Problem:
         """Number of queries."""
         return self.tokens.n_samples(self.positions)
 
+    @property
+    def scalar_targets(self) -> bool:
+        """Whether the targets came without an axis of outputs."""
+        return self.targets.scalar
+
     @contextmanager
     def parts(self) -> Iterator[Iterator[Problem]]:
         """Read the data, part by part: this is the only one."""

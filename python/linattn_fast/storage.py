@@ -110,10 +110,11 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     return {"pairs": features.pairs, "queries": features.queries}
 
 
-def read_features(path: PathLike, d: int, arrays: dict[str, Array]) -> Features:
-    """Take those entries out of ``arrays`` again."""
-    pairs, queries = arrays.pop("pairs"), arrays.pop("queries")
+def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]) -> Features:
+    """Take those entries out of ``arrays`` again; older files do not say why some are left out."""
+    d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
-        return Features(d, pairs, queries) if len(pairs) else Features(d)
+        features = Features(d, pairs, queries) if len(pairs) else Features(d)
+        return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"path: {path} holds features that are not whole ({error})") from None

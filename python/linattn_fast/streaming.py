@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint
+from .left_out import require_none_left_out
 from .progress import Bar
 from .read_ahead import read_ahead
 from .sources import Batch, Source
@@ -31,7 +32,9 @@ def checked(batch: Batch, moments: Moments) -> tuple[Tokens, Tokens | None, Floa
     """Tokens, targets and weights of a batch, as the moments need them."""
     tokens = as_tokens(batch.Z, batch.offsets, d=moments.d)
     targets = moments.checked_targets(batch.y, tokens)
-    return tokens, targets, as_weights(batch.sample_weight, len(tokens))
+    weights = as_weights(batch.sample_weight, len(tokens))
+    require_none_left_out(tokens, weights, moments.positions, moments.features)
+    return tokens, targets, weights
 
 
 def accumulate(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -48,6 +48,8 @@ class Tokens:
     storage: Array | tuple[Array, ...]
     """(N, n, d), or (rows, d) with ``offsets``, or a tuple of (n_i, d)."""
     offsets: npt.NDArray[np.int64] | None = None
+    scalar: bool = False
+    """Whether these are targets that came without an axis of outputs, which means one."""
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -67,10 +69,11 @@ class Tokens:
     def part(self, first: int, last: int) -> Tokens:
         """Sequences first, .., last - 1 as a batch of the same form; nothing is copied."""
         if self.offsets is None:
-            return Tokens(self.storage[first:last])
+            return replace(self, storage=self.storage[first:last])
         start, stop = self.offsets[first], self.offsets[last]
         assert not isinstance(self.storage, tuple)
-        return Tokens(self.storage[start:stop], self.offsets[first : last + 1] - start)
+        offsets = self.offsets[first : last + 1] - start
+        return replace(self, storage=self.storage[start:stop], offsets=offsets)
 
     @property
     def d(self) -> int:
@@ -92,7 +95,7 @@ class Tokens:
         if device_of(like) == self.device:
             return self
         moved = tuple(put(array, like) for array in self.arrays)
-        return Tokens(moved if isinstance(self.storage, tuple) else moved[0], self.offsets)
+        return replace(self, storage=moved if isinstance(self.storage, tuple) else moved[0])
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -144,13 +147,21 @@ class Tokens:
         return Tokens(rows.reshape(*self.storage.shape[:2], rows.shape[1]))
 
     def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
-        """Rows (n_rows, m), one a token, in the form this batch came in."""
+        """Rows (n_rows, m) or (n_rows,), one a token, in the form this batch came in."""
         if isinstance(self.storage, tuple):
             ends = np.cumsum(self.lengths)
             return [rows[end - n : end] for n, end in zip(self.lengths, ends, strict=True)]
         if self.offsets is not None:
             return rows
-        return rows.reshape(*self.storage.shape[:2], rows.shape[1])
+        return rows.reshape(*self.storage.shape[:2], *rows.shape[1:])
+
+    def as_predictions(
+        self, rows: Floats, positions: Positions, scalar: bool
+    ) -> Floats | list[Floats]:
+        """Outputs (samples, d_out) in the form of targets of this batch, ``scalar`` or not."""
+        if scalar:
+            rows = rows[:, 0]
+        return rows if positions == "last" else self.restore(rows)
 
 
 def as_size(value: object, name: str, *, least: int = 1) -> int:
@@ -279,7 +290,7 @@ def as_targets(
 ) -> Tokens:
     """Check targets: one row a sequence for "last", else one row a token in the form of Z.
 
-    An array with one axis less means d_out = 1.
+    An array with one axis less means d_out = 1; ``scalar`` of the result says so.
     """
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
@@ -289,7 +300,7 @@ def as_targets(
                 f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
                 f"({len(tokens)}, d_out), got {given.shape}"
             )
-        targets = Tokens(array[:, None, :])
+        targets = Tokens(array[:, None, :], scalar=given.ndim == 1)
     else:
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:
@@ -319,6 +330,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 "(n_i, d_out) is needed"
             )
         given = [as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        scalar = all(array.ndim == 1 for array in given)
         arrays = put_all(given, like=tokens)
         arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
         for i, (array, sequence) in enumerate(zip(arrays, tokens, strict=True)):
@@ -331,7 +343,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 raise ValueError(
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
-        return Tokens(_alike(arrays))
+        return Tokens(_alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
     shape = tokens.storage.shape[:-1]
     array = one[..., None] if one.ndim == len(shape) else one
@@ -341,7 +353,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
             f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
             f"got {one.shape}"
         )
-    return Tokens(array, tokens.offsets)
+    return Tokens(array, tokens.offsets, scalar=one.ndim == len(shape))
 
 
 def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:

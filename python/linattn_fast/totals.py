@@ -37,6 +37,8 @@ class Totals:
     accumulation: Accumulation
     magnitudes: Floats | None
     """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
+    scalar_targets: bool = False
+    """Whether all targets came without an axis of outputs."""
 
     def __post_init__(self) -> None:
         for array in self.sums:
@@ -63,6 +65,7 @@ def merged(parts: Sequence[Totals]) -> Totals:
         reduce(float.__add__, (part.total_weight for part in parts)),
         reduce(Accumulation.merged, (part.accumulation for part in parts)),
         _added(sizes) if sizes else None,
+        all(part.scalar_targets for part in parts),
     )
 
 
@@ -108,4 +111,6 @@ def totals_of_batch(
     sizes = None
     if not features.everything:
         sizes = engine.summand_sizes(tokens, weights, positions, features)
-    return Totals(sums, samples, total_weight(tokens, weights, positions), how, sizes)
+    weight = total_weight(tokens, weights, positions)
+    scalar = targets is not None and targets.scalar
+    return Totals(sums, samples, weight, how, sizes, scalar)
