@@ -261,9 +261,9 @@ class Moments(MomentSums):
         Returns
         -------
         Moments
-            Of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out count
-            as zero in the data only if they do in each part; the precision is "mixed" if that of
-            any part is.
+            Of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
+            count as zero in the data only if they do in each part; the precision is "mixed" if
+            that of any part is.
         """
         everything = [self, *others]
         for other in everything:

@@ -33,7 +33,7 @@ def sequences(value: object) -> object:
 
 
 class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
-    """Base of the regressors; a subclass learns, and applies and scores the layer it has learned."""
+    """Base of the regressors; a subclass learns a layer, applies it and scores it."""
 
     n_features_in_: int
 

@@ -62,11 +62,16 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def read(
-    path: PathLike, kind: str, version: int, names: tuple[str, ...], keys: tuple[str, ...]
+    path: PathLike,
+    kind: str,
+    version: int,
+    names: tuple[str, ...],
+    keys: tuple[str, ...],
+    optional: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read an archive that :func:`write` wrote; return its meta data and the named arrays.
 
-    ``keys`` are those that the meta data must have.
+    ``keys`` are those that the meta data must have; ``optional`` arrays may be missing.
 
     Raises
     ------
@@ -80,7 +85,8 @@ def read(
             meta = json.loads(str(archive["meta"]))
             arrays = {}
             if (found, found_version) == (wanted, version):
-                arrays = {name: archive[name] for name in names}
+                there = (name for name in optional if name in archive)
+                arrays = {name: archive[name] for name in (*names, *there)}
                 missing = [key for key in keys if key not in meta]
                 if missing:
                     raise KeyError(", ".join(missing))

@@ -190,7 +190,7 @@ class Peeked:
     total: int | None = None
     rereadable: bool = False
 
-    def read(self, start: int = 0) -> Iterator[Batch]:
+    def read(self) -> Iterator[Batch]:
         """All batches."""
         return chain([self.first], self.rest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint
@@ -45,28 +45,36 @@ def accumulate(
 ) -> Moments:
     """Moments of a whole source; ``empty`` has none yet and may come back filled."""
     total, done = (empty, 0) if checkpoint is None else checkpoint.resume(empty)
-    reached = done if source.unit == "sequences" else 0  # batches come again from the first
-    skipped = 0
+    reached = 0
     with (
         Bar(source.total, "moments", progress, unit=source.unit, done=done) as report,
-        read_ahead(source.read(done)) as batches,
+        read_ahead(source.read()) as batches,  # from the first on, to compare those added before
     ):
         for batch in batches:
+            reached = batch.end
             with located(batch.where):
                 tokens, targets, weights = checked(batch, total)
-                reached = batch.end
-                if checkpoint is not None and reached <= done:
-                    skipped += tokens.n_samples(total.positions)
-                    if reached == done:
-                        checkpoint.require_same(total, done, skipped)
-                    continue
+            if checkpoint is None:
+                noting: AbstractContextManager[None] = nullcontext()
+            elif checkpoint.pending:
+                checkpoint.require_same(batch, tokens, targets, weights)
+                continue
+            else:
+                noting = checkpoint.noting(batch, tokens, targets, weights)
+            with noting, located(batch.where):
                 total.add_checked(tokens, targets, weights, None)
             if report is not None:
                 report(reached)
             if checkpoint is not None:
-                checkpoint.save_if_due(total, reached)
-            del batch, tokens, targets, weights  # before the next is taken, or three would exist
-    if reached == 0:
+                checkpoint.save_if_due(total)
+            del (
+                batch,
+                tokens,
+                targets,
+                weights,
+                noting,
+            )  # before the next is taken, or three would exist
+    if reached == 0 and done == 0:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     if checkpoint is not None:
         checkpoint.finish(total, done, reached)
