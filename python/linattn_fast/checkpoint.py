@@ -14,9 +14,6 @@ import math
 import numbers
 import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +70,6 @@ class Checkpoint:
         """Where each batch ended that was added, and its digests."""
         self._compared = 0
         """How many of them have come again."""
-        self._thread = ThreadPoolExecutor(1, "linattn_fast digests")
 
     # ------------------------------------------------------------------------------------ resuming
 
@@ -119,15 +115,17 @@ class Checkpoint:
             f"checkpoint: {self.path} is of another stream: {difference}; {_WHAT_TO_DO}"
         )
 
-    @property
-    def pending(self) -> bool:
-        """Whether the next batch is one that was added before."""
-        return self._compared < len(self._seen)
-
-    def require_same(
+    def holds(
         self, batch: Batch, tokens: Tokens, targets: Tokens | None, weights: Floats | None
-    ) -> None:
-        """Compare the next batch with the one that was added in its place."""
+    ) -> bool:
+        """Tell whether the next batch was added before; one that differs is an error."""
+        if self._compared == len(self._seen):
+            if self._complete:
+                raise self._other(
+                    f"it had ended after {self._seen[-1][0]} {self._source.unit}, "
+                    "and this one goes on"
+                )
+            return False
         end, before = self._seen[self._compared]
         if end != batch.end:
             raise self._other(
@@ -144,24 +142,15 @@ class Checkpoint:
                 "were added"
             )
         self._compared += 1
+        return True
 
     # -------------------------------------------------------------------------------------- saving
 
-    @contextmanager
-    def noting(
+    def note(
         self, batch: Batch, tokens: Tokens, targets: Tokens | None, weights: Floats | None
-    ) -> Iterator[None]:
-        """Digest a batch in another thread while the block adds it."""
-        if self._complete:
-            ends = self._seen[-1][0]
-            raise self._other(
-                f"it had ended after {ends} {self._source.unit}, and this one goes on"
-            )
-        host = np.zeros(0)
-        there = tokens.put(host), None if targets is None else targets.put(host)
-        digest = self._thread.submit(digest_of, *there, weights)
-        yield
-        self._seen.append((batch.end, digest.result()))
+    ) -> None:
+        """Remember a batch that has been added."""
+        self._seen.append((batch.end, digest_of(tokens, targets, weights)))
         self._compared = len(self._seen)
 
     def save_if_due(self, moments: Moments) -> None:

@@ -57,8 +57,8 @@ def require_none_left_out(
     if found.any():
         i = int(Samples.of(tokens, positions).sequences[np.argmax(found)])
         raise ValueError(
-            f"features: Features.active left features out as zero in the data, but sequence {i} has "
-            "some; find the active features of all data, or leave others out of the "
+            f"features: Features.active left features out as zero in the data, but sequence {i} "
+            "has some; find the active features of all data, or leave others out of the "
             "layer by choice: features.because(others_are_zero=False)"
         )
 

@@ -96,7 +96,7 @@ def read_moments(
     stream = meta.get("stream")
     if stream is None:
         return moments, None
-    if batches is not None and (batches.dtype, batches.shape[1:]) != (np.uint64, (4,)):
+    if batches is not None and (batches.dtype.kind, batches.shape[1:]) != ("u", (4,)):
         raise ValueError(
             f"path: {path} holds batches of shape {batches.shape} and dtype {batches.dtype}, "
             "expected (batches, 4) of uint64"

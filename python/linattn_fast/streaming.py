@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint
@@ -54,26 +54,16 @@ def accumulate(
             reached = batch.end
             with located(batch.where):
                 tokens, targets, weights = checked(batch, total)
-            if checkpoint is None:
-                noting: AbstractContextManager[None] = nullcontext()
-            elif checkpoint.pending:
-                checkpoint.require_same(batch, tokens, targets, weights)
+            if checkpoint is not None and checkpoint.holds(batch, tokens, targets, weights):
                 continue
-            else:
-                noting = checkpoint.noting(batch, tokens, targets, weights)
-            with noting, located(batch.where):
+            with located(batch.where):
                 total.add_checked(tokens, targets, weights, None)
             if report is not None:
                 report(reached)
             if checkpoint is not None:
+                checkpoint.note(batch, tokens, targets, weights)
                 checkpoint.save_if_due(total)
-            del (
-                batch,
-                tokens,
-                targets,
-                weights,
-                noting,
-            )  # before the next is taken, or three would exist
+            del batch, tokens, targets, weights  # before the next is taken, or three would exist
     if reached == 0 and done == 0:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     if checkpoint is not None:
