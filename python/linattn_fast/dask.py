@@ -24,6 +24,7 @@ import numpy as np
 from .backend import Precision, get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
+from .doubtful_data import warn_of_interpolation
 from .features import Features, as_features
 from .fitting import assemble_factorised
 from .floats import as_array
@@ -313,6 +314,7 @@ def fit(
         sizes = cluster.sizes()
     operator = cluster.operator(sizes)
     found = _fit(cluster, operator, settings, stages, progress)
+    warn_of_interpolation(found, alpha)
     return replace(found, scalar_targets=sizes.scalar_targets)
 
 

@@ -7,11 +7,14 @@ Each kind has its own class, so that whoever has understood one of them silences
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent)
+from .naming import for_the_caller
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 class DataWarning(UserWarning):
@@ -35,4 +38,4 @@ def warn(message: str, kind: type[DataWarning]) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, kind, stacklevel=level)
+    warnings.warn(for_the_caller(message), kind, stacklevel=level)

@@ -19,6 +19,7 @@ from . import storage
 from .backend import PRECISIONS, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
 from .device import cupy
+from .doubtful_data import warn_of_padding
 from .features import Features, as_features, features_of_all
 from .left_out import require_none_left_out
 from .memory import estimate_memory, require_memory
@@ -186,7 +187,7 @@ class Moments(MomentSums):
             saved = None
             if checkpoint is not None:
                 saved = Checkpoint(checkpoint, checkpoint_every, source)
-            stream = accumulate(source, self._empty(), progress, saved)
+            stream = accumulate(source, self._empty(), progress, saved, doubt=True)
             return self.add(stream._totals)
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
@@ -194,6 +195,7 @@ class Moments(MomentSums):
         targets = self.checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
         require_none_left_out(tokens, weights, self.positions, self.features)
+        warn_of_padding(tokens, self.positions)
         with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
             batch = self.totals_of(tokens, targets, weights, report)
         return self.add(batch)

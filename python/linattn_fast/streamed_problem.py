@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .backend import Precision, get_backend
+from .doubtful_data import warn_of_layout, warn_of_padding
 from .features import Features, as_features
 from .left_out import require_none_left_out
 from .memory import compact_bytes, estimate_memory, require_memory
@@ -35,6 +36,14 @@ class StreamedProblem:
     features: Features
     forms: set[bool] = field(default_factory=set)
     """Whether targets of the parts read so far were scalar: {True}, {False}, or both."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tokens where they are one array (N, n, d); () elsewhere."""
+        source = self.source
+        if isinstance(source, StoredArrays) and source.offsets is None:
+            return tuple(source.Z.shape)
+        return ()
 
     @property
     def scalar_targets(self) -> bool:
@@ -150,6 +159,8 @@ def as_data(
     if weights is not None:
         require_positive(float(weights.max()))
     require_none_left_out(tokens, weights, positions, chosen)
+    warn_of_padding(tokens, positions)
+    warn_of_layout(tokens, targets, positions)
     engine = get_backend(backend, tokens).name
     return Problem(tokens, targets, weights, positions, engine, precision, chosen)
 
@@ -170,6 +181,8 @@ def _streamed_problem(
         tokens = as_tokens(first.Z, first.offsets)
         targets = as_targets(first.y, tokens, positions)
         as_weights(first.sample_weight, len(tokens))
+    warn_of_padding(tokens, positions)
+    warn_of_layout(tokens, targets, positions)
     chosen = as_features(features, tokens.d)
     if isinstance(source, StoredArrays):
         size = batch_bytes_for(compact_bytes(chosen, targets.d, positions))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint
+from .doubtful_data import warn_of_padding
 from .left_out import require_none_left_out
 from .progress import Bar
 from .read_ahead import read_ahead
@@ -42,8 +43,13 @@ def accumulate(
     empty: Moments,
     progress: bool | Callable[[int, Any], object],
     checkpoint: Checkpoint | None = None,
+    *,
+    doubt: bool = False,
 ) -> Moments:
-    """Moments of a whole source; ``empty`` has none yet and may come back filled."""
+    """Moments of a whole source; ``empty`` has none yet and may come back filled.
+
+    With ``doubt``, a first batch that looks padded is warned of.
+    """
     total, done = (empty, 0) if checkpoint is None else checkpoint.resume(empty)
     reached = 0
     with (
@@ -54,6 +60,9 @@ def accumulate(
             reached = batch.end
             with located(batch.where):
                 tokens, targets, weights = checked(batch, total)
+            if doubt:
+                warn_of_padding(tokens, total.positions)
+                doubt = False
             if checkpoint is not None and checkpoint.holds(batch, tokens, targets, weights):
                 continue
             with located(batch.where):

@@ -37,6 +37,9 @@ Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
 
+TRANSPOSE = "pass Z.transpose(0, 2, 1)"
+"""What to do with tokens that are columns."""
+
 Kind = TypeVar("Kind", bound=np.generic)
 """Of numbers."""
 
@@ -281,7 +284,10 @@ def as_tokens(
         require_form(array.shape, flat=False, name=name)
         tokens = Tokens(array)
     if d is not None and tokens.d != d:
-        raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}")
+        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
+        columns = dense and tokens.arrays[0].shape[1] == d
+        hint = f"; if tokens are columns, (N, d, n), {TRANSPOSE}" if columns else ""
+        raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}{hint}")
     return tokens
 
 
@@ -349,9 +355,11 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
     array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)
+        columns = len(shape) == 2 and one.ndim > 1 and one.shape[-1] == tokens.d
+        hint = f"; if tokens are the columns of Z, (N, d, n), {TRANSPOSE}" if columns else ""
         raise ValueError(
             f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
-            f"got {one.shape}"
+            f"got {one.shape}{hint}"
         )
     return Tokens(array, tokens.offsets, scalar=one.ndim == len(shape))
 

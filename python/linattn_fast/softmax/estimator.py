@@ -106,4 +106,5 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         return self.fit_.predict(tokens)
 
     def _score(self, tokens: Tokens, X: object, y: object, sample_weight: object) -> float:
-        return self.fit_.score(tokens, self._targets(y, X, "all"), sample_weight)
+        with calling(Y="y"):
+            return self.fit_.score(tokens, self._targets(y, X, "all"), sample_weight)
