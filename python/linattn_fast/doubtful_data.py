@@ -26,6 +26,8 @@ _WHOLE = 16
 """Of those, sequences that are looked at as a whole."""
 _PADDED = 0.1
 """Share of sequences that end in zeros from which on they look padded."""
+_CHANCE = 1e-3
+"""Probability from which on zeros at the end may be an accident."""
 _EXACT = 1e-16
 """Mean squared error, relative to the targets, of a fit that passes through all of them."""
 
@@ -35,7 +37,9 @@ Flags = npt.NDArray[np.bool_]
 def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     """Warn of sequences that end in tokens of zeros, which are queries.
 
-    A single one may be meant. Sparse data has tokens of zeros elsewhere, too, and is left alone.
+    A single one may be meant. Sparse data has tokens of zeros elsewhere, too: if m tokens that are
+    no ends are looked at and a share f of the ends are zeros, all m differ from zero by chance with
+    probability (1 - f)^m, which must be small.
     """
     count = min(len(tokens), _SEQUENCES)
     chosen = np.linspace(0, len(tokens) - 1, count).astype(np.intp)
@@ -43,10 +47,15 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     found = int(ends_in_zeros.sum())
     if found < max(2, _PADDED * count) or _are_zero(_at_an_end(tokens, chosen, 0)).any():
         return
+    m = count
     for i in chosen[ends_in_zeros][:_WHOLE]:
         zero = _are_zero(tokens.sequence(int(i)))
-        if zero[: len(zero) - np.argmin(zero[::-1])].any():  # before the last that is not
+        length = len(zero) - int(np.argmin(zero[::-1]))  # up to the last that is not
+        if zero[:length].any():
             return
+        m += length - 1  # the first has been counted
+    if (1 - found / (count + 1)) ** m > _CHANCE:  # of few sequences, f could be less than it is
+        return
     looked_at = "" if count == len(tokens) else " looked at"
     queries = "the last token is the query" if positions == "last" else "every token is a query"
     warn(
