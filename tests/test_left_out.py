@@ -121,6 +121,7 @@ def test_parts_on_a_cluster_are_checked_and_merged_alike():
         lad.moments([*good, dask.delayed({"Z": BEYOND})], features=ACTIVE)
 
 
+@pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")  # three sparse sequences
 @pytest.mark.parametrize("positions", ["last", "all", "causal"])
 def test_refused_is_what_has_a_feature_that_the_obvious_way_finds(rng, positions):
     for _ in range(50):

@@ -26,7 +26,7 @@ _WHOLE = 16
 """Of those, sequences that are looked at as a whole."""
 _PADDED = 0.1
 """Share of sequences that end in zeros from which on they look padded."""
-_CHANCE = 1e-3
+_CHANCE = 1e-4
 """Probability from which on zeros at the end may be an accident."""
 _EXACT = 1e-16
 """Mean squared error, relative to the targets, of a fit that passes through all of them."""
@@ -70,12 +70,14 @@ def _at_an_end(tokens: Tokens, chosen: npt.NDArray[np.intp], end: int) -> Array:
     """First (0) or last (-1) tokens of some sequences, (count, d)."""
     storage, offsets = tokens.storage, tokens.offsets
     found: Array
+    xp = module_of(*tokens.arrays[:1])
     if isinstance(storage, tuple):
-        found = module_of(storage[0]).stack([storage[i][end] for i in chosen])
+        found = xp.stack([storage[i][end] for i in chosen])
     elif offsets is None:
-        found = storage[chosen, end]
+        found = storage[:, end][xp.asarray(chosen)]
     else:
-        found = storage[offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1]
+        rows = offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1
+        found = storage[xp.asarray(rows)]
     return found
 
 
