@@ -1,7 +1,8 @@
 """What data looks like that probably is not what was meant, and what to write instead.
 
 Nothing here reads all tokens: the last token of some sequences tells most cases apart, and a few
-sequences are looked at as a whole before anything is said.
+sequences are looked at as a whole before anything is said. Tokens on a CUDA device are not looked
+at: the work would have to wait for the answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .data_warnings import InterpolationWarning, LayoutWarning, PaddingWarning, warn
-from .device import module_of, to_host
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, in_words
 from .tokens import TRANSPOSE, Array, Positions, Tokens
@@ -41,6 +41,8 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     no ends are looked at and a share f of the ends are zeros, all m differ from zero by chance with
     probability (1 - f)^m, which must be small.
     """
+    if tokens.device is not None:
+        return
     count = min(len(tokens), _SEQUENCES)
     chosen = np.linspace(0, len(tokens) - 1, count).astype(np.intp)
     ends_in_zeros = _are_zero(_at_an_end(tokens, chosen, -1))
@@ -70,20 +72,18 @@ def _at_an_end(tokens: Tokens, chosen: npt.NDArray[np.intp], end: int) -> Array:
     """First (0) or last (-1) tokens of some sequences, (count, d)."""
     storage, offsets = tokens.storage, tokens.offsets
     found: Array
-    xp = module_of(*tokens.arrays[:1])
     if isinstance(storage, tuple):
-        found = xp.stack([storage[i][end] for i in chosen])
+        found = np.stack([storage[i][end] for i in chosen])
     elif offsets is None:
-        found = storage[:, end][xp.asarray(chosen)]
+        found = storage[chosen, end]
     else:
-        rows = offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1
-        found = storage[xp.asarray(rows)]
+        found = storage[offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1]
     return found
 
 
 def _are_zero(rows: Array) -> Flags:
-    """Which rows have zeros alone; on the host."""
-    return np.asarray(to_host((rows == 0).all(axis=1)))
+    """Which rows have zeros alone."""
+    return np.asarray((rows == 0).all(axis=1))
 
 
 def warn_of_layout(tokens: Tokens, targets: Tokens, positions: Positions) -> None:
@@ -92,6 +92,8 @@ def warn_of_layout(tokens: Tokens, targets: Tokens, positions: Positions) -> Non
     One-hot rows are tokens, whatever their number.
     """
     if isinstance(tokens.storage, tuple) or tokens.offsets is not None or positions != "last":
+        return
+    if tokens.device is not None:
         return
     N, a, b = tokens.storage.shape
     if not 1 < a < b or targets.d != a:
