@@ -42,7 +42,7 @@ def curve_point(
     new, wanted, _ = test
     predicted = fit.predict(new)
     assert isinstance(predicted, np.ndarray)
-    return float(((predicted[:, 0] - wanted) ** 2).mean()), fit.info
+    return float(((predicted - wanted) ** 2).mean()), fit.info
 
 
 def main() -> None:

@@ -223,6 +223,7 @@ def test_the_tolerance_is_that_of_the_block_that_is_known_worst(rng):
     assert coverage.tolerance == max(tolerances)
 
 
+@pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")
 def test_the_null_space_has_unseen_features_first_and_then_the_sparsest(rng):
     Z = np.zeros((200, 6, 6))  # two attributes, each one-hot; the last token has a third
     Z[..., :2], Z[..., 2:4] = one_hot(rng, (200, 6), 2), one_hot(rng, (200, 6), 2)
@@ -279,6 +280,7 @@ def test_queries_that_no_sample_had_are_not_covered(rng):
         np.testing.assert_allclose(leverage, expected.leverages(fit.features.of(as_tokens(new))))
 
 
+@pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")
 def test_samples_without_weight_or_query_have_no_block(rng):
     Z = one_hot(rng, (60, 4), 3)
     y = rng.standard_normal(60)
@@ -307,6 +309,7 @@ def test_a_block_without_a_feature_keeps_its_error(rng):
     assert (certificate.rank, certificate.verdict) == (1, "not identifiable")
 
 
+@pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")
 def test_queries_that_are_all_zero_leave_nothing_to_learn(rng):
     Z = one_hot(rng, (20, 4), 3)
     Z[:, -1] = 0.0

@@ -1,5 +1,6 @@
 """A long accumulation that is killed goes on from its last checkpoint, to the same bits."""
 
+import json
 import os
 import random
 import signal
@@ -86,7 +87,7 @@ def test_stored_arrays_go_on_where_they_were(tmp_path, monkeypatch):
         Z, y, checkpoint=path, progress=lambda done, total: seen.append(done)
     )
     same_bits(found, expected)
-    assert seen[0] > 400  # nothing was read twice
+    assert seen[0] > 400  # nothing was added twice
 
 
 def test_time_passes_between_checkpoints(tmp_path, monkeypatch):
@@ -104,11 +105,12 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     whole = path.read_bytes()
     for moments, stream, message in [
         (la.Moments(4, 1, positions="all"), batches(), "another accumulation: positions is 'last'"),
-        (la.Moments(4, 1), batches()[:6], "another stream: .*'total': 5.* 'total': 6"),
-        (la.Moments(4, 1), batches()[1:6], "another stream: its first 5 batches had 210 samples"),
+        (la.Moments(4, 1), batches()[:6], "another stream: it has 5 batches, and this one has 6"),
+        (la.Moments(4, 1), batches()[1:6], "tokens, targets, weights of batch 0 differ"),
+        (la.Moments(4, 1), iter(batches()[:5]), "this one has an unknown number of batches"),
         (la.Moments(4, 1), np.zeros((5, 5, 4)), "Z is one batch in memory"),
     ]:
-        y = None if isinstance(stream, list) else np.zeros(5)
+        y = np.zeros(5) if isinstance(stream, np.ndarray) else None
         with pytest.raises(ValueError, match=f"^checkpoint: .*{message}"):
             moments.update(stream, y, checkpoint=path)
         assert moments.n_samples == 0
@@ -117,11 +119,116 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     la.Moments(4, 1).update(iter(batches()[:5]), checkpoint=unknown)
     with pytest.raises(ValueError, match="^checkpoint: .* had read 5 batches.* ends after 3"):
         la.Moments(4, 1).update(iter(batches()[:3]), checkpoint=unknown)
+    with pytest.raises(ValueError, match="^checkpoint: .* had read 5 batches.* ends after 0"):
+        la.Moments(4, 1).update(iter([]), checkpoint=unknown)
+    with pytest.raises(ValueError, match="^checkpoint: .*ended after 5 batches.* this one goes on"):
+        la.Moments(4, 1).update(iter(batches()[:6]), checkpoint=unknown)
     la.Moments(4, 1).update(*batches()[0]).save(path)
     with pytest.raises(ValueError, match="^checkpoint: .*no checkpoint"):
         la.Moments(4, 1).update(batches(), checkpoint=path)
     path.write_bytes(whole[:1000])
     with pytest.raises(ValueError, match="^path: .*is not a whole linattn_fast.moments file"):
+        la.Moments(4, 1).update(batches(), checkpoint=path)
+
+
+def with_weights(changed=None, index=None):
+    """Batches with weights, and one number of one of them changed."""
+    rng = np.random.default_rng(6)
+    for i, (Z, y) in enumerate(batches()):
+        batch = {"Z": Z, "y": y, "sample_weight": rng.random(len(y)) + 0.5}
+        if i == index:
+            batch[changed] = batch[changed].copy()
+            batch[changed].flat[-1] += 1e-9
+        yield batch
+
+
+@pytest.mark.parametrize("after", [4, 12])
+@pytest.mark.parametrize(
+    ("changed", "named"), [("Z", "tokens"), ("y", "targets"), ("sample_weight", "weights")]
+)
+def test_a_checkpoint_never_answers_for_other_data(tmp_path, after, changed, named):
+    """Whether it is complete or not, one changed digit is found, and the message says where."""
+    path = tmp_path / "checkpoint.npz"
+    if after < 12:
+        with pytest.raises(Stop):
+            la.Moments(4, 1).update(
+                stopping(with_weights(), after), checkpoint=path, checkpoint_every=0
+            )
+    else:
+        la.Moments(4, 1).update(with_weights(), checkpoint=path)
+    before = path.read_bytes()
+    for index in (0, after - 1):
+        moments = la.Moments(4, 1)
+        message = rf"^checkpoint: .*another stream: {named} of batch {index} differ.*another path"
+        with pytest.raises(ValueError, match=message):
+            moments.update(with_weights(changed, index), checkpoint=path)
+        assert moments.n_samples == 0
+        assert path.read_bytes() == before
+    if after < 12:  # what comes later is new to the checkpoint
+        expected = la.Moments(4, 1).update(with_weights(changed, after))
+        found = la.Moments(4, 1).update(with_weights(changed, after), checkpoint=path)
+        same_bits(found, expected)
+
+
+def test_the_readme_stream_with_another_seed_is_refused(tmp_path):
+    def stream(seed):
+        rng = np.random.default_rng(seed)
+        return ((rng.standard_normal((100, 6, 4)), rng.standard_normal((100, 2))) for _ in range(5))
+
+    path = tmp_path / "moments.npz"
+    first = la.Moments(4, 2).update(stream(0), checkpoint=path)
+    with pytest.raises(ValueError, match="^checkpoint: .*tokens, targets of batch 0 differ"):
+        la.Moments(4, 2).update(stream(1), checkpoint=path)
+    same_bits(la.Moments(4, 2).update(stream(0), checkpoint=path), first)
+
+
+def test_stored_arrays_that_changed_are_refused(tmp_path, small_batches):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "Z.npy", rng.standard_normal((300, 5, 4)))
+    Z, y = np.load(tmp_path / "Z.npy", mmap_mode="r+"), rng.standard_normal(300)
+    path = tmp_path / "checkpoint.npz"
+    expected = la.Moments(4, 1).update(Z, y, checkpoint=path)
+    same_bits(la.Moments(4, 1).update(Z, y, checkpoint=path), expected)
+    same_bits(la.Moments(4, 1).update(Z, y, sample_weight=np.ones(300), checkpoint=path), expected)
+    Z[150, 2, 1] = 7.0
+    with pytest.raises(ValueError, match=r"^checkpoint: .* tokens of sequences \d+:\d+ differ"):
+        la.Moments(4, 1).update(Z, y, checkpoint=path)
+
+
+def test_batches_cut_elsewhere_are_another_stream(tmp_path, monkeypatch, small_batches):
+    """Sums in another order have other bits, and no digest to compare with."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "Z.npy", rng.standard_normal((300, 5, 4)))
+    Z, y = np.load(tmp_path / "Z.npy", mmap_mode="r"), rng.standard_normal(300)
+    path = tmp_path / "checkpoint.npz"
+    la.Moments(4, 1).update(Z, y, checkpoint=path)
+    for size in (1000, 5000, 10**6):
+        monkeypatch.setattr("linattn_fast.sources.BATCH_BYTES", size)
+        with pytest.raises(ValueError, match="^checkpoint: .*its batch 0 ended after 12 sequences"):
+            la.Moments(4, 1).update(Z, y, checkpoint=path)
+
+
+def test_the_form_of_sequences_is_not_part_of_the_data(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    first = la.Moments(4, 1).update(batches(), checkpoint=path)
+    ragged = [(list(Z), y[:, None], np.ones(len(y))) for Z, y in batches()]
+    same_bits(la.Moments(4, 1).update(ragged, checkpoint=path), first)
+    single = [(Z.astype(np.float32), y) for Z, y in batches()]
+    with pytest.raises(ValueError, match="^checkpoint: .*: tokens of batch 0 differ"):
+        la.Moments(4, 1).update(single, checkpoint=path)
+
+
+def test_a_checkpoint_without_digests_loads_and_is_not_resumed(tmp_path):
+    """Files of versions before there were digests."""
+    path = tmp_path / "checkpoint.npz"
+    expected = la.Moments(4, 1).update(batches(), checkpoint=path)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive if name != "batches"}
+    meta = json.loads(str(arrays["meta"]))
+    del meta["stream"]["complete"], meta["scalar_targets"], meta["others_are_zero"]
+    np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
+    same_bits(la.Moments.load(path), expected)
+    with pytest.raises(ValueError, match="^checkpoint: .*older version.*12 batches.*Moments.load"):
         la.Moments(4, 1).update(batches(), checkpoint=path)
 
 

@@ -130,7 +130,7 @@ def test_the_noise_bound_holds_as_often_as_it_says(rng):
     for _ in range(200):
         y = truth(Z)[:, 0] + 0.5 * rng.choice([-1.0, 1.0], 80)  # the worst noise of its size
         fit = la.fit(Z, y, sample_weight=w, heads=None, certify=False)
-        missed.append(np.abs(fit.predict(queries) - truth(queries))[:, 0] > bound)
+        missed.append(np.abs(fit.predict(queries) - truth(queries)[:, 0]) > bound)
     assert np.mean(missed) < 0.1
     assert np.mean(missed) > 0  # not so loose that nothing could fail
 

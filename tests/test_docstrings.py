@@ -56,7 +56,7 @@ def in_the_reference() -> set[str]:
         for directive, name in re.findall(r"^\.\. (\w+):: *(\S+)", page.read_text(), re.MULTILINE):
             if directive == "currentmodule":
                 module = name
-            elif directive in ("autofunction", "autoclass"):
+            elif directive in ("autofunction", "autoclass", "autoexception"):
                 found.add(f"{module}.{name}")
     return found
 

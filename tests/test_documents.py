@@ -78,6 +78,7 @@ class Reader:
                 capture_output=True, text=True,
             )  # fmt: skip
             assert done.returncode == 0, f"{self.document}:{number}: {line}\n{done.stderr}"
+            assert "warning" not in done.stderr.lower(), f"{self.document}:{number}: {done.stderr}"
             printed += done.stdout
         require_output(block, printed, self.document)
 
@@ -99,6 +100,7 @@ def runs(block: Block) -> bool:
 @pytest.mark.parametrize(
     "document", [name for name in DOCUMENTS if any(map(runs, blocks_of(text_of(name))))]
 )
+@pytest.mark.filterwarnings("error::linattn_fast.DataWarning")  # readers would see it
 def test_examples_run_and_print_what_the_document_says(document, tmp_path, monkeypatch, request):
     blocks = blocks_of(text_of(document))
     if any("cupy" in block.needs for block in blocks) and cuda.obstacle() is not None:

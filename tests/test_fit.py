@@ -91,7 +91,8 @@ def test_a_one_dimensional_y_means_one_output(rng):
     a, b = la.fit(Z, y), la.fit(Z, y[:, None])
     np.testing.assert_array_equal(a.coefficients, b.coefficients)
     assert a.coefficients.shape == (1, 6)
-    assert a.predict(Z).shape == (60, 1)
+    assert a.predict(Z).shape == (60,)
+    assert b.predict(Z).shape == (60, 1)
 
 
 def objective(C, H, y, w, alpha):
@@ -180,7 +181,7 @@ def test_fewer_samples_than_features_are_interpolated_with_least_norm(rng):
     fit = la.fit(Z, y)
     expected = np.linalg.lstsq(la.cubic_features(Z), y[:, None], rcond=None)[0].T
     assert relative(fit.coefficients, expected) < 1e-9
-    np.testing.assert_allclose(fit.predict(Z)[:, 0], y, atol=1e-9)
+    np.testing.assert_allclose(fit.predict(Z), y, atol=1e-9)
     assert fit.certificate.verdict == "not identifiable"
 
 

@@ -346,6 +346,7 @@ def test_an_eigenvalue_counts_by_the_largest_of_all_blocks():
     np.testing.assert_allclose(factor.solve(b), dense.solve(b), rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")
 def test_cholesky_of_a_singular_block_is_refused(rng):
     Z = grouped(rng, 100, [[0], [1]])
     Z[:, -1, 1] = 0.0

@@ -19,6 +19,7 @@ from . import datasets, softmax
 from .backend import BackendInfo, backends
 from .certificate import Certificate
 from .certifying import certify
+from .data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
 from .distribution import VERSION as _VERSION
 from .features import Features, cubic_features, paper_features
 from .fitting import fit
@@ -48,14 +49,18 @@ __all__ = [
     "AlphaChoice",
     "BackendInfo",
     "Certificate",
+    "DataWarning",
     "Features",
     "Fit",
     "FitInfo",
     "HeadMatch",
     "HeadPath",
     "Heads",
+    "InterpolationWarning",
     "Layout",
+    "LayoutWarning",
     "Moments",
+    "PaddingWarning",
     "Pcg",
     "Recovery",
     "RidgePath",

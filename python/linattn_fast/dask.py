@@ -24,6 +24,7 @@ import numpy as np
 from .backend import Precision, get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
+from .doubtful_data import warn_of_interpolation
 from .features import Features, as_features
 from .fitting import assemble_factorised
 from .floats import as_array
@@ -158,9 +159,14 @@ class _Cluster:
         assert isinstance(found, Moments)
         return found
 
-    def operator(self) -> SummedOperator:
+    def sizes(self) -> Described:
+        """Sizes of all parts together."""
+        found = self.total(merged_sizes, "describe")
+        assert isinstance(found, Described)
+        return found
+
+    def operator(self, sizes: Described) -> SummedOperator:
         """The normal equations, with the data on the workers."""
-        sizes: Described = self.total(merged_sizes, "describe")
         return SummedOperator(
             as_features(self.kind.features, sizes.d),
             sizes.d_out,
@@ -305,11 +311,27 @@ def fit(
         cluster.persist()
     stages = Stages()
     with stages.timed("data"):
-        operator = cluster.operator()
+        sizes = cluster.sizes()
+    operator = cluster.operator(sizes)
+    found = _fit(cluster, operator, settings, stages, progress)
+    warn_of_interpolation(found, alpha)
+    return replace(found, scalar_targets=sizes.scalar_targets)
+
+
+def _fit(
+    cluster: _Cluster,
+    operator: SummedOperator,
+    settings: Settings,
+    stages: Stages,
+    progress: bool | Callable[[int, Any], object],
+) -> Fit:
+    """Fit with checked settings."""
+    kind = cluster.kind
     require_positive(operator.total_weight)
     why = "asked for"
-    if solver == "auto":
-        needed, limit = _needed(operator, kind.positions), as_memory_limit(memory_limit)
+    if settings.solver == "auto":
+        limit = as_memory_limit(settings.memory_limit)
+        needed = _needed(operator, kind.positions)
         available = usable_memory() if limit is None else limit
         if needed > available:
             settings = replace(settings, solver="pcg")

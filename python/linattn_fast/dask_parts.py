@@ -15,6 +15,7 @@ import numpy as np
 
 from .backend import Precision
 from .features import Features, as_features
+from .left_out import require_none_left_out
 from .moments import Moments
 from .normal_operator import (
     Gradient,
@@ -52,6 +53,8 @@ class Described(NamedTuple):
     n_samples: int
     total_weight: float
     largest_weight: float
+    scalar_targets: bool
+    """Whether all targets came without an axis of outputs."""
 
 
 _DERIVED = ("batches", "operators")
@@ -89,7 +92,10 @@ class Part:
                     targets = as_targets(batch.y, tokens, self.kind.positions, d_out=d_out)
                 elif d_out:
                     raise ValueError("y: targets are needed in every batch or in none, got None")
-                found.append((tokens, targets, as_weights(batch.sample_weight, len(tokens))))
+                weights = as_weights(batch.sample_weight, len(tokens))
+                features = as_features(self.kind.features, tokens.d)
+                require_none_left_out(tokens, weights, self.kind.positions, features)
+                found.append((tokens, targets, weights))
             d, d_out = tokens.d, 0 if targets is None else targets.d
         return found
 
@@ -150,6 +156,7 @@ class Part:
             sum(operator.n_samples for operator in self.operators),
             sum(operator.total_weight for operator in self.operators),
             max(1.0 if w is None else float(w.max()) for _, _, w in self.batches),
+            all(targets is not None and targets.scalar for _, targets, _ in self.batches),
         )
 
     def kronecker_factors(self) -> KroneckerFactors | None:
@@ -199,4 +206,5 @@ def merged_sizes(parts: list[Described | None]) -> Described | None:
         sum(sizes.n_samples for sizes in found),
         sum(sizes.total_weight for sizes in found),
         max(sizes.largest_weight for sizes in found),
+        all(sizes.scalar_targets for sizes in found),
     )

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .backend import Precision
 from .certificate import Certificate
 from .device import to_host
@@ -25,6 +23,7 @@ from .problem import Settings
 from .result import Fit, FitInfo
 from .solve import Solver
 from .tokens import (
+    Array,
     Floats,
     Positions,
     Tokens,
@@ -34,7 +33,7 @@ from .tokens import (
 )
 
 try:
-    from .sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
+    from .sequence_regressor import SequenceRegressor, sequences
 except ImportError as error:
     raise ImportError(f"LinearAttentionRegressor: {error}") from error
 
@@ -167,7 +166,6 @@ class LinearAttentionRegressor(SequenceRegressor):
         if hasattr(self, "moments_"):
             del self.moments_
         self._fit: Fit | None = result
-        self._flat_targets = lacks_last_axis(given, X, positions)
         self.n_features_in_ = result.d
         return self
 
@@ -220,8 +218,6 @@ class LinearAttentionRegressor(SequenceRegressor):
             ).update(tokens, given, sample_weight=sample_weight)
             # Raises where outputs or parameters have changed in between
             moments = batch if begun is None else begun + batch
-        if begun is None:
-            self._flat_targets = lacks_last_axis(given, X, positions)
         self.moments_: Moments = moments
         self.n_features_in_ = moments.d
         self._solve_with = solving
@@ -264,8 +260,11 @@ class LinearAttentionRegressor(SequenceRegressor):
 
     # --------------------------------------------------------------------------------- predicting
 
-    def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
+    def _predict(self, tokens: Tokens) -> Array | list[Array]:
+        y = self._learned().predict(tokens, backend=self.backend)
+        return [to_host(each) for each in y] if isinstance(y, list) else to_host(y)
+
+    def _score(self, tokens: Tokens, X: object, y: object, sample_weight: object) -> float:
         learned = self._learned()
-        y = learned.predict(tokens, backend=self.backend)
-        rows = np.concatenate([to_host(each) for each in y]) if isinstance(y, list) else to_host(y)
-        return learned.positions, rows.reshape(-1, learned.d_out)
+        given = self._targets(y, X, learned.positions)
+        return learned.score(tokens, given, sample_weight, backend=self.backend)

@@ -8,6 +8,8 @@ p = d (d + 1) / 2 * d.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -125,14 +127,12 @@ class Features:
     (6, 18)
     """
 
-    others_are_zero: bool = False
-    """Whether the others are left out because the data never has them: of :meth:`active`."""
-
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
         self.d = as_size(d, "d")
         # None for all: a list of all pairs may not even fit in memory
         self._chosen_pairs: npt.NDArray[np.intp] | None = None
         self._chosen_queries: npt.NDArray[np.intp] | None = None
+        self._others_are_zero = False
         if pairs is not None:
             given = _as_numbers(pairs, "pairs", 2, self.d)
             if given.shape[1] != 2:
@@ -162,14 +162,15 @@ class Features:
         Returns
         -------
         Features
-            Those pairs and queries. A certificate of such a fit says of inputs with any other
-            feature that they are not covered.
+            Those pairs and queries, with ``others_are_zero``. A certificate of such a fit says of
+            inputs with any other feature that they are not covered; data with any other feature is
+            refused in training.
 
         Examples
         --------
         >>> import numpy as np, linattn_fast as la
         >>> la.Features.active(np.eye(4)[[[0, 1, 2], [2, 1, 2]]])  # one-hot; x3 never occurs
-        Features(d=4, 3 of 10 pairs, 1 of 4 queries: 3 features)
+        Features(d=4, 3 of 10 pairs, 1 of 4 queries: 3 features, the others zero in the data)
         """
         positions = as_positions(positions)
         tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
@@ -183,8 +184,31 @@ class Features:
             raise ValueError(
                 "Z: every feature is zero in every sequence; there is nothing to learn"
             )
-        features = cls(tokens.d, pairs, np.flatnonzero(queries))
-        features.others_are_zero = True
+        return cls(tokens.d, pairs, np.flatnonzero(queries)).because(others_are_zero=True)
+
+    @property
+    def others_are_zero(self) -> bool:
+        """Whether some are left out because the data never has them: of :meth:`active`.
+
+        Otherwise those that are left out, if any, have no part in the layer, by choice.
+        """
+        return self._others_are_zero and not self.everything
+
+    def because(self, *, others_are_zero: bool) -> Features:
+        """These features, the others being left out because the data lacks them, or by choice.
+
+        Parameters
+        ----------
+        others_are_zero
+            Whether the others are zero in the data.
+
+        Returns
+        -------
+        Features
+            New ones; these stay as they are.
+        """
+        features = copy(self)
+        features._others_are_zero = bool(others_are_zero)
         return features
 
     @cached_property
@@ -226,6 +250,21 @@ class Features:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Features):
             return NotImplemented
+        return self.others_are_zero == other.others_are_zero and self.same_choice(other)
+
+    def same_choice(self, other: Features) -> bool:
+        """Tell whether the same features take part, for whatever reason the others do not.
+
+        Parameters
+        ----------
+        other
+            Features to compare with.
+
+        Returns
+        -------
+        bool
+            Whether d, pairs and queries agree.
+        """
         return (
             self.d == other.d
             and np.array_equal(self.pair_numbers, other.pair_numbers)
@@ -233,12 +272,14 @@ class Features:
         )
 
     def __hash__(self) -> int:
-        return hash((self.d, self.pair_numbers.tobytes(), self.queries.tobytes()))
+        numbers = self.pair_numbers.tobytes(), self.queries.tobytes()
+        return hash((self.d, *numbers, self.others_are_zero))
 
     def __repr__(self) -> str:
         return (
             f"Features(d={self.d}, {self.n_pairs} of {pair_count(self.d)} pairs, "
-            f"{self.n_queries} of {self.d} queries: {self.count} features)"
+            f"{self.n_queries} of {self.d} queries: {self.count} features"
+            + (", the others zero in the data)" if self.others_are_zero else ")")
         )
 
     def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
@@ -287,6 +328,15 @@ def as_features(features: object, d: int) -> Features:
     if features.d != d:
         raise ValueError(f"features: they are for d = {features.d}, but the tokens have d = {d}")
     return features
+
+
+def features_of_all(parts: Sequence[Features]) -> Features:
+    """Features of several parts of data together, which have made the same choice.
+
+    The others are zero in all of the data if they are in each part; if one part has left them out
+    by choice, nothing is known of them.
+    """
+    return parts[0].because(others_are_zero=all(part.others_are_zero for part in parts))
 
 
 def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:

@@ -25,6 +25,7 @@ from .cancellation import feature_sizes
 from .certificate import Certificate
 from .certifying import certificate_from, certifying_factor
 from .device import device_memory, device_of, on_device
+from .doubtful_data import memory_hint, warn_of_interpolation
 from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
@@ -105,7 +106,9 @@ def fit_moments(
     """Fit from moments alone: :meth:`Moments.fit`."""
     # Any string may turn up as solver: Settings checks it.
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    return _fit_moments(moments, settings)
+    found = _fit_moments(moments, settings)
+    warn_of_interpolation(found, alpha)
+    return found
 
 
 def _fit_moments(moments: Moments, settings: Settings) -> Fit:
@@ -125,7 +128,8 @@ def _fit_moments(moments: Moments, settings: Settings) -> Fit:
             coefficients, choice = _solve_primal(moments, settings)
         with stages.timed("loss"):
             solution = Solution(coefficients, (), moments.loss(coefficients))
-        return assemble_factorised(solution, choice, moments, settings, stages)
+        found = assemble_factorised(solution, choice, moments, settings, stages)
+        return replace(found, scalar_targets=moments.scalar_targets)
 
 
 def assemble_factorised(
@@ -284,9 +288,18 @@ def fit(
     Bar(0, "", progress)  # checked before any work, as everything else
     with on_device(device_of(Z)):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
-        if (blocks := as_blocks(problem, settings)) is not None:
-            return fit_blocks(*blocks, progress=progress)
-        return _fit(problem, settings, progress)
+        try:
+            if (blocks := as_blocks(problem, settings)) is not None:
+                found = fit_blocks(*blocks, progress=progress)
+            else:
+                found = _fit(problem, settings, progress)
+        except MemoryError as error:
+            if type(error) is MemoryError and error.args:  # one of ours, before any work
+                hint = memory_hint(problem.shape, problem.d_out, positions, memory_limit)
+                error.args = (f"{error}{hint}",)
+            raise
+    warn_of_interpolation(found, alpha)
+    return replace(found, scalar_targets=problem.scalar_targets)
 
 
 def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:

@@ -1,10 +1,10 @@
-"""Queries with features that were left out because the data never has them.
+"""Samples with features that were left out because the data never has them.
 
     h[(j,k), l] = S[j,k] z[l] != 0    where the pair or the query is not among the active features
 
 Nothing is determined there: such a feature is zero in every sample, so that its coefficients have
-no part in any prediction on the data. (Features that were left out by choice are another matter:
-they have no part in the layer.)
+no part in any prediction on the data. Training data that does have such a feature is therefore
+refused. (Features that were left out by choice are another matter: they have no part in the layer.)
 """
 
 from __future__ import annotations
@@ -39,6 +39,28 @@ def with_features_left_out(
         if len(pairs):
             found[where] |= z.any(axis=1) & part.pair_sums(pairs).any(axis=1)
     return found
+
+
+def require_none_left_out(
+    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+) -> None:
+    """Check that training data lacks the features that were left out because data lacks them.
+
+    Samples of weight 0 are no part of the data.
+    """
+    if not features.others_are_zero:
+        return
+    found = with_features_left_out(tokens, positions, features)
+    if weights is not None:
+        counts = weights > 0
+        found &= counts if positions == "last" else np.repeat(counts, tokens.lengths)
+    if found.any():
+        i = int(Samples.of(tokens, positions).sequences[np.argmax(found)])
+        raise ValueError(
+            f"features: Features.active left features out as zero in the data, but sequence {i} "
+            "has some; find the active features of all data, or leave others out of the "
+            "layer by choice: features.because(others_are_zero=False)"
+        )
 
 
 def unless_left_out(

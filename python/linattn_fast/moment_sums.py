@@ -47,6 +47,11 @@ class MomentSums:
         return 0.0 if self._totals is None else self._totals.total_weight
 
     @property
+    def scalar_targets(self) -> bool:
+        """Whether all targets came without an axis of outputs, as predictions then do."""
+        return self._totals is not None and self._totals.scalar_targets
+
+    @property
     def accumulation(self) -> Accumulation:
         """How the sums came about."""
         return Accumulation() if self._totals is None else self._totals.accumulation

@@ -19,7 +19,9 @@ from . import storage
 from .backend import PRECISIONS, Precision, Progress, get_backend
 from .checkpoint import Checkpoint
 from .device import cupy
-from .features import Features, as_features
+from .doubtful_data import warn_of_padding
+from .features import Features, as_features, features_of_all
+from .left_out import require_none_left_out
 from .memory import estimate_memory, require_memory
 from .moment_sums import MomentSums
 from .moments_file import read_moments, write_moments
@@ -64,7 +66,8 @@ class Moments(MomentSums):
         token, each attending to the whole sequence; "causal", every token, each attending to the
         prefix that ends with it.
     features
-        Which features take part, :class:`Features`; None is all.
+        Which features take part, :class:`Features`; None is all. Where the others are left out as
+        zero in the data (:meth:`Features.active`), a batch that has any of them is an error.
     precision
         "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
         docs/design.md for its error).
@@ -184,13 +187,15 @@ class Moments(MomentSums):
             saved = None
             if checkpoint is not None:
                 saved = Checkpoint(checkpoint, checkpoint_every, source)
-            stream = accumulate(source, self._empty(), progress, saved)
+            stream = accumulate(source, self._empty(), progress, saved, doubt=True)
             return self.add(stream._totals)
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
         tokens = as_tokens(Z, offsets, d=self.d)
         targets = self.checked_targets(y, tokens)
         weights = as_weights(sample_weight, len(tokens))
+        require_none_left_out(tokens, weights, self.positions, self.features)
+        warn_of_padding(tokens, self.positions)
         with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
             batch = self.totals_of(tokens, targets, weights, report)
         return self.add(batch)
@@ -258,17 +263,26 @@ class Moments(MomentSums):
         Returns
         -------
         Moments
-            Of all of them together; ``a + b`` is ``a.merged([b])``.
+            Of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
+            count as zero in the data only if they do in each part; the precision is "mixed" if
+            that of any part is.
         """
         everything = [self, *others]
         for other in everything:
-            for name in ("d", "d_out", "positions", "features"):
-                mine, theirs = getattr(self, name), getattr(other, name)
-                if mine != theirs:
-                    raise ValueError(
-                        f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}"
-                    )
-        return self._empty().add(*(part._totals for part in everything))
+            for name in ("d", "d_out", "positions"):
+                self._require_same(name, getattr(self, name) == getattr(other, name), other)
+            self._require_same("features", self.features.same_choice(other.features), other)
+        total = self._empty()
+        total.features = features_of_all([part.features for part in everything])
+        if any(part.precision == "mixed" for part in everything):
+            total.precision = "mixed"
+        return total.add(*(part._totals for part in everything))
+
+    def _require_same(self, name: str, same: bool, other: Moments) -> None:
+        """Raise when moments to merge differ in something."""
+        if not same:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            raise ValueError(f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}")
 
     def _empty(self) -> Moments:
         """Moments of the same kind, of nothing."""

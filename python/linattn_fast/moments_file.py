@@ -1,12 +1,12 @@
 """Files of moments: what :meth:`Moments.save` writes, and checkpoints, which are such files too.
 
-The format is in docs/files.md. A checkpoint has one more entry in its meta data, ``"stream"``: how
-far the stream had been read.
+The format is in docs/files.md. A checkpoint has one more entry in its meta data, ``"stream"``, how
+far the stream had been read, and an array ``batches``, what the batches were.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,21 @@ _FILE_VERSION = 2
 _META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
 
 
-def write_moments(
-    moments: Moments, path: storage.PathLike, stream: dict[str, Any] | None = None
-) -> None:
+class Progress(NamedTuple):
+    """How far a stream had been read."""
+
+    unit: str
+    """What is counted: "sequences" or "batches"."""
+    total: int | None
+    """How many there are, if that was known."""
+    done: int
+    complete: bool
+    """Whether the stream had ended there."""
+    batches: Array | None
+    """Of each batch its end and digests, (batches, 4); None in files of older versions."""
+
+
+def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | None = None) -> None:
     """Write moments, whole or not at all; ``stream`` says how far a stream had been read."""
     meta: dict[str, Any] = {
         "d": moments.d,
@@ -37,27 +49,28 @@ def write_moments(
         "accumulation": moments.accumulation._asdict(),
         "others_are_zero": moments.features.others_are_zero,
         "magnitudes_watched": True,
+        "scalar_targets": moments.scalar_targets,
     }
-    if stream is not None:
-        meta["stream"] = stream
     arrays: dict[str, Array] = {
         **moments.sums._asdict(),
         **storage.feature_arrays(moments.features),
     }
     sizes = moments.magnitudes
     arrays["magnitudes"] = np.zeros((0, 0)) if sizes is None else sizes
+    if stream is not None:
+        meta["stream"] = stream._asdict()
+        arrays["batches"] = meta["stream"].pop("batches")
     storage.write(path, "moments", _FILE_VERSION, meta, arrays)
 
 
 def read_moments(
     path: storage.PathLike, kind: type[Moments], backend: str
-) -> tuple[Moments, dict[str, Any] | None]:
+) -> tuple[Moments, Progress | None]:
     """Read such a file: the moments, and how far a stream had been read if it says so."""
     names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
-    meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META)
-    sizes = arrays.pop("magnitudes")
-    features = storage.read_features(path, meta["d"], arrays)
-    features.others_are_zero = bool(meta.get("others_are_zero", False))  # older files lack it
+    meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META, ("batches",))
+    sizes, batches = arrays.pop("magnitudes"), arrays.pop("batches", None)
+    features = storage.read_features(path, meta, arrays)
     moments = kind(
         meta["d"],
         meta["d_out"],
@@ -82,6 +95,16 @@ def read_moments(
                 meta["total_weight"],
                 how,
                 None if features.everything else sizes,
+                bool(meta.get("scalar_targets", False)),  # older files lack it
             )
         )
-    return moments, meta.get("stream")
+    stream = meta.get("stream")
+    if stream is None:
+        return moments, None
+    if batches is not None and (batches.dtype.kind, batches.shape[1:]) != ("u", (4,)):
+        raise ValueError(
+            f"path: {path} holds batches of shape {batches.shape} and dtype {batches.dtype}, "
+            "expected (batches, 4) of uint64"
+        )
+    done, complete = int(stream["done"]), bool(stream.get("complete", False))
+    return moments, Progress(stream["unit"], stream["total"], done, complete, batches)

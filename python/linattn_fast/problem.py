@@ -131,6 +131,18 @@ class Problem:
         """Number of queries."""
         return self.tokens.n_samples(self.positions)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tokens where they are one array (N, n, d); () elsewhere."""
+        tokens = self.tokens
+        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
+        return tuple(tokens.arrays[0].shape) if dense else ()
+
+    @property
+    def scalar_targets(self) -> bool:
+        """Whether the targets came without an axis of outputs."""
+        return self.targets.scalar
+
     @contextmanager
     def parts(self) -> Iterator[Iterator[Problem]]:
         """Read the data, part by part: this is the only one."""

@@ -95,5 +95,6 @@ def moments_of(moments: Moments, group: Group) -> Moments:
             moments.total_weight,
             moments.accumulation,
             None if sizes is None else sizes[:, where],
+            moments.scalar_targets,
         )
     )

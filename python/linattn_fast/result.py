@@ -18,7 +18,8 @@ from .libraries import conversion_to
 from .memory import in_words
 from .program_certificate import ProgramCertificate
 from .recovery_report import Recovery
-from .tokens import Array, Floats, Positions, as_positions, as_tokens
+from .scoring import score_of
+from .tokens import Array, Floats, Positions, Tokens, as_positions, as_tokens
 
 _FILE_VERSION = 2
 
@@ -103,6 +104,8 @@ class Fit:
     """What the layer was trained on."""
     program: ProgramCertificate | None = None
     """Of a learned program: what :func:`linattn_fast.programs.certify` says of all its runs."""
+    scalar_targets: bool = False
+    """Whether the targets came without an axis of outputs; predictions then have none either."""
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
         """The same layer with what is known about the program that it learned.
@@ -183,16 +186,68 @@ class Fit:
         Returns
         -------
         array or list
-            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+            In the form of the targets: (N, d_out) for "last", otherwise one row a token, in the
+            form of Z; without the last axis where the targets had none.
         """
+        where, tokens, rows = self._outputs(Z, positions, offsets, backend)
+        converted = conversion_to(like)
+        y = tokens.as_predictions(rows, where, self.scalar_targets)
+        answer: Floats | list[Floats] = converted(y)
+        return answer
+
+    def score(
+        self,
+        Z: object,
+        y: object,
+        sample_weight: object = None,
+        positions: Positions | None = None,
+        *,
+        offsets: object = None,
+        backend: str = "auto",
+    ) -> float:
+        """R^2 of the predictions: the share of the targets' variance that they explain.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens, as for :meth:`predict`.
+        y
+            Targets, in the form that :func:`fit` takes; every query that has one counts.
+        sample_weight
+            Weights (N,), not negative, one a sequence and the same for all its queries; 1 by
+            default.
+        positions, backend
+            As for :meth:`predict`.
+
+        Returns
+        -------
+        float
+            The mean over outputs, as scikit-learn's ``r2_score`` has it: 1 is best, and the mean of
+            the targets has 0. An output of constant targets has 1 if it is predicted exactly, else
+            0; fewer than two samples have nan.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> Z, y = rng.standard_normal((200, 8, 3)), rng.standard_normal(200)
+        >>> fit = la.fit(Z, y)
+        >>> bool(abs(fit.score(Z, y) - (1 - ((fit.predict(Z) - y) ** 2).mean() / y.var())) < 1e-9)
+        True
+        """
+        where, tokens, rows = self._outputs(Z, positions, offsets, backend)
+        return score_of(tokens, y, rows, where, sample_weight)
+
+    def _outputs(
+        self, Z: object, positions: Positions | None, offsets: object, backend: str
+    ) -> tuple[Positions, Tokens, Floats]:
+        """Positions and checked tokens, and the outputs (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
-        converted = conversion_to(like)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
-            y = outputs_of(self.coefficients, self.features, tokens, where, engine)
-        answer: Floats | list[Floats] = converted(y if where == "last" else tokens.restore(y))
-        return answer
+            rows = outputs_of(self.coefficients, self.features, tokens, where, engine)
+        return where, tokens, rows
 
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically; read by :func:`load`.
@@ -204,7 +259,13 @@ class Fit:
         """
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
         arrays |= storage.feature_arrays(self.features)
-        meta: dict[str, Any] = {"d": self.d, "positions": self.positions, "info": asdict(self.info)}
+        meta: dict[str, Any] = {
+            "d": self.d,
+            "positions": self.positions,
+            "others_are_zero": self.features.others_are_zero,
+            "scalar_targets": self.scalar_targets,
+            "info": asdict(self.info),
+        }
         empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
         arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
         recovery = self.heads.recovery if self.heads else None
@@ -263,14 +324,14 @@ def load(path: storage.PathLike) -> Fit:
     names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
     meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)
-    features = storage.read_features(path, meta["d"], arrays)
+    features = storage.read_features(path, meta, arrays)
     certificate = None
     if meta["certificate"] is not None:
         spectrum = arrays["spectrum"] if arrays["spectrum"].size else None
         certificate = Certificate(**meta["certificate"], features=features, spectrum=spectrum)
     info = meta["info"]
     info["refinements"] = tuple(info["refinements"])
-    program = meta.get("program")  # files from before there was one have none
+    program = meta.get("program")  # older files lack it, as they do "scalar_targets"
     heads = None
     if len(arrays["V"]):
         heads = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
@@ -282,4 +343,5 @@ def load(path: storage.PathLike) -> Fit:
         info=FitInfo(**info),
         positions=meta["positions"],
         program=None if program is None else ProgramCertificate(**program),
+        scalar_targets=bool(meta.get("scalar_targets", False)),
     )

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from .foreign import axes_of
 from .naming import calling
-from .tokens import Array, Floats, Positions, Tokens, as_targets, as_tokens, as_weights
+from .tokens import Array, Positions, Tokens, as_tokens
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.metrics import r2_score
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise ImportError(
@@ -34,21 +32,17 @@ def sequences(value: object) -> object:
     return value
 
 
-def lacks_last_axis(y: Any, X: object, positions: Positions) -> bool:
-    """Whether checked targets came without the axis of outputs, which means one."""
-    if positions != "last" and isinstance(sequences(X), list | tuple):
-        return axes_of(y[0]) == 1
-    return axes_of(y) == (1 if positions == "last" else 2)
-
-
 class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
-    """Base of the regressors; a subclass learns, and says what a fitted layer puts out."""
+    """Base of the regressors; a subclass learns a layer, applies it and scores it."""
 
-    _flat_targets: bool
     n_features_in_: int
 
-    def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
-        """What the targets stand at, and the layer's outputs, one row a query (samples, d_out)."""
+    def _predict(self, tokens: Tokens) -> Array | list[Array]:
+        """Predictions of the learned layer, in the form of its targets."""
+        raise NotImplementedError
+
+    def _score(self, tokens: Tokens, X: object, y: object, sample_weight: object) -> float:
+        """R^2 of the learned layer on tokens, which were given as X."""
         raise NotImplementedError
 
     def __sklearn_tags__(self) -> Any:
@@ -78,14 +72,12 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"{self.n_features_in_} features as input"
             )
 
-    def _outputs(self, X: object) -> tuple[Tokens, Positions, Floats]:
-        """Checked tokens, what the targets stand at, and the outputs (samples, d_out)."""
+    def _tokens(self, X: object) -> Tokens:
+        """Check new tokens for the learned layer."""
         self._require_fitted()
-        with calling(Z="X"):
-            tokens = as_tokens(sequences(X))
-            self._require_width(tokens)
-            positions, rows = self._rows(tokens)
-        return tokens, positions, rows
+        tokens = as_tokens(sequences(X))
+        self._require_width(tokens)
+        return tokens
 
     def _require_fitted(self) -> None:
         """Raise NotFittedError before the first fit."""
@@ -104,10 +96,8 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         array or list
             In the form of the targets, see Notes.
         """
-        tokens, positions, rows = self._outputs(X)
-        y = rows if positions == "last" else tokens.restore(rows)
-        if self._flat_targets:
-            y = [each[:, 0] for each in y] if isinstance(y, list) else y[..., 0]
+        with calling(Z="X"):
+            y = self._predict(self._tokens(X))
         if isinstance(y, list) and isinstance(X, np.ndarray):
             objects = np.empty(len(y), dtype=object)
             for i, each in enumerate(y):  # objects[:] = y fails for sequences of one length
@@ -128,10 +118,5 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         float
             1 is best; predicting the mean has 0.
         """
-        tokens, positions, rows = self._outputs(X)
-        given = self._targets(y, X, positions)
-        targets = as_targets(given, tokens, positions, d_out=rows.shape[1])
-        weights = as_weights(sample_weight, len(tokens))
-        if weights is not None and positions != "last":
-            weights = np.repeat(weights, tokens.lengths)
-        return float(r2_score(targets.rows(), rows, sample_weight=weights))
+        with calling(Z="X"):
+            return self._score(self._tokens(X), X, y, sample_weight)

@@ -64,8 +64,8 @@ class Source(Protocol):
         """Whether it can be read again."""
         ...
 
-    def read(self, start: int = 0) -> Iterator[Batch]:
-        """Batches from ``start`` on, or all of them where they cannot be skipped."""
+    def read(self) -> Iterator[Batch]:
+        """All batches, in their order."""
         ...
 
 
@@ -131,8 +131,8 @@ class Batches:
         except TypeError:  # a loader over a stream has a length that it refuses to tell
             return None
 
-    def read(self, start: int = 0) -> Iterator[Batch]:
-        """All batches: none can be skipped unread."""
+    def read(self) -> Iterator[Batch]:
+        """All batches."""
         for i, item in enumerate(self.iterable):
             yield unpacked(item, i)
 
@@ -212,9 +212,9 @@ class StoredArrays:
             end = int(np.searchsorted(self.offsets, end, side="right")) - 1
         return min(max(end, first + 1), self.total)
 
-    def read(self, start: int = 0) -> Iterator[Batch]:
-        """Batches from sequence ``start`` on."""
-        first = start
+    def read(self) -> Iterator[Batch]:
+        """All batches, cut by bytes."""
+        first = 0
         while first < self.total:
             last = self._end(first)
             rows = self._rows(first, last, "all")

@@ -62,11 +62,16 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def read(
-    path: PathLike, kind: str, version: int, names: tuple[str, ...], keys: tuple[str, ...]
+    path: PathLike,
+    kind: str,
+    version: int,
+    names: tuple[str, ...],
+    keys: tuple[str, ...],
+    optional: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read an archive that :func:`write` wrote; return its meta data and the named arrays.
 
-    ``keys`` are those that the meta data must have.
+    ``keys`` are those that the meta data must have; ``optional`` arrays may be missing.
 
     Raises
     ------
@@ -80,7 +85,8 @@ def read(
             meta = json.loads(str(archive["meta"]))
             arrays = {}
             if (found, found_version) == (wanted, version):
-                arrays = {name: archive[name] for name in names}
+                there = (name for name in optional if name in archive)
+                arrays = {name: archive[name] for name in (*names, *there)}
                 missing = [key for key in keys if key not in meta]
                 if missing:
                     raise KeyError(", ".join(missing))
@@ -110,10 +116,11 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     return {"pairs": features.pairs, "queries": features.queries}
 
 
-def read_features(path: PathLike, d: int, arrays: dict[str, Array]) -> Features:
-    """Take those entries out of ``arrays`` again."""
-    pairs, queries = arrays.pop("pairs"), arrays.pop("queries")
+def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]) -> Features:
+    """Take those entries out of ``arrays`` again; older files do not say why some are left out."""
+    d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
-        return Features(d, pairs, queries) if len(pairs) else Features(d)
+        features = Features(d, pairs, queries) if len(pairs) else Features(d)
+        return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"path: {path} holds features that are not whole ({error})") from None

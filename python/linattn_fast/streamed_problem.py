@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .backend import Precision, get_backend
+from .doubtful_data import warn_of_layout, warn_of_padding
 from .features import Features, as_features
+from .left_out import require_none_left_out
 from .memory import compact_bytes, estimate_memory, require_memory
 from .moments import Moments
 from .problem import Problem
@@ -32,6 +34,21 @@ class StreamedProblem:
     backend: str
     precision: Precision
     features: Features
+    forms: set[bool] = field(default_factory=set)
+    """Whether targets of the parts read so far were scalar: {True}, {False}, or both."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tokens where they are one array (N, n, d); () elsewhere."""
+        source = self.source
+        if isinstance(source, StoredArrays) and source.offsets is None:
+            return tuple(source.Z.shape)
+        return ()
+
+    @property
+    def scalar_targets(self) -> bool:
+        """Whether all targets, which have been read by now, came without an axis of outputs."""
+        return self.forms == {True}
 
     @property
     def n_samples(self) -> int | None:
@@ -47,6 +64,8 @@ class StreamedProblem:
             tokens = as_tokens(batch.Z, batch.offsets, d=self.d)
             targets = as_targets(batch.y, tokens, self.positions, d_out=self.d_out)
             weights = as_weights(batch.sample_weight, len(tokens))
+            require_none_left_out(tokens, weights, self.positions, self.features)
+        self.forms.add(targets.scalar)
         return Problem(
             tokens, targets, weights, self.positions, self.backend, self.precision, self.features
         )
@@ -68,6 +87,7 @@ class StreamedProblem:
             precision=self.precision,
         )
         moments = accumulate(self.source, empty, progress)
+        self.forms.add(moments.scalar_targets)
         require_positive(moments.total_weight)
         return moments
 
@@ -103,7 +123,7 @@ class StreamedProblem:
         weighted = any(part.weights is not None for part in everything)
         return Problem(
             as_tokens(sequences),
-            as_tokens(targets),
+            replace(as_tokens(targets), scalar=all(part.scalar_targets for part in everything)),
             np.concatenate(weights) if weighted else None,
             self.positions,
             self.backend,
@@ -138,6 +158,9 @@ def as_data(
     weights = as_weights(sample_weight, len(tokens))
     if weights is not None:
         require_positive(float(weights.max()))
+    require_none_left_out(tokens, weights, positions, chosen)
+    warn_of_padding(tokens, positions)
+    warn_of_layout(tokens, targets, positions)
     engine = get_backend(backend, tokens).name
     return Problem(tokens, targets, weights, positions, engine, precision, chosen)
 
@@ -158,6 +181,8 @@ def _streamed_problem(
         tokens = as_tokens(first.Z, first.offsets)
         targets = as_targets(first.y, tokens, positions)
         as_weights(first.sample_weight, len(tokens))
+    warn_of_padding(tokens, positions)
+    warn_of_layout(tokens, targets, positions)
     chosen = as_features(features, tokens.d)
     if isinstance(source, StoredArrays):
         size = batch_bytes_for(compact_bytes(chosen, targets.d, positions))
@@ -178,7 +203,7 @@ class Peeked:
     total: int | None = None
     rereadable: bool = False
 
-    def read(self, start: int = 0) -> Iterator[Batch]:
+    def read(self) -> Iterator[Batch]:
         """All batches."""
         return chain([self.first], self.rest)
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint import Checkpoint
+from .doubtful_data import warn_of_padding
+from .left_out import require_none_left_out
 from .progress import Bar
 from .read_ahead import read_ahead
 from .sources import Batch, Source
@@ -31,7 +33,9 @@ def checked(batch: Batch, moments: Moments) -> tuple[Tokens, Tokens | None, Floa
     """Tokens, targets and weights of a batch, as the moments need them."""
     tokens = as_tokens(batch.Z, batch.offsets, d=moments.d)
     targets = moments.checked_targets(batch.y, tokens)
-    return tokens, targets, as_weights(batch.sample_weight, len(tokens))
+    weights = as_weights(batch.sample_weight, len(tokens))
+    require_none_left_out(tokens, weights, moments.positions, moments.features)
+    return tokens, targets, weights
 
 
 def accumulate(
@@ -39,31 +43,37 @@ def accumulate(
     empty: Moments,
     progress: bool | Callable[[int, Any], object],
     checkpoint: Checkpoint | None = None,
+    *,
+    doubt: bool = False,
 ) -> Moments:
-    """Moments of a whole source; ``empty`` has none yet and may come back filled."""
+    """Moments of a whole source; ``empty`` has none yet and may come back filled.
+
+    With ``doubt``, a first batch that looks padded is warned of.
+    """
     total, done = (empty, 0) if checkpoint is None else checkpoint.resume(empty)
-    reached = done if source.unit == "sequences" else 0  # batches come again from the first
-    skipped = 0
+    reached = 0
     with (
         Bar(source.total, "moments", progress, unit=source.unit, done=done) as report,
-        read_ahead(source.read(done)) as batches,
+        read_ahead(source.read()) as batches,  # from the first on, to compare those added before
     ):
         for batch in batches:
+            reached = batch.end
             with located(batch.where):
                 tokens, targets, weights = checked(batch, total)
-                reached = batch.end
-                if checkpoint is not None and reached <= done:
-                    skipped += tokens.n_samples(total.positions)
-                    if reached == done:
-                        checkpoint.require_same(total, done, skipped)
-                    continue
+            if doubt:
+                warn_of_padding(tokens, total.positions)
+                doubt = False
+            if checkpoint is not None and checkpoint.holds(batch, tokens, targets, weights):
+                continue
+            with located(batch.where):
                 total.add_checked(tokens, targets, weights, None)
             if report is not None:
                 report(reached)
             if checkpoint is not None:
-                checkpoint.save_if_due(total, reached)
+                checkpoint.note(batch, tokens, targets, weights)
+                checkpoint.save_if_due(total)
             del batch, tokens, targets, weights  # before the next is taken, or three would exist
-    if reached == 0:
+    if reached == 0 and done == 0:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     if checkpoint is not None:
         checkpoint.finish(total, done, reached)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -38,6 +38,9 @@ Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
 
+TRANSPOSE = "pass Z.transpose(0, 2, 1)"
+"""What to do with tokens that are columns."""
+
 Kind = TypeVar("Kind", bound=np.generic)
 """Of numbers."""
 
@@ -49,6 +52,8 @@ class Tokens:
     storage: Array | tuple[Array, ...]
     """(N, n, d), or (rows, d) with ``offsets``, or a tuple of (n_i, d)."""
     offsets: npt.NDArray[np.int64] | None = None
+    scalar: bool = False
+    """Whether these are targets that came without an axis of outputs, which means one."""
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -68,10 +73,11 @@ class Tokens:
     def part(self, first: int, last: int) -> Tokens:
         """Sequences first, .., last - 1 as a batch of the same form; nothing is copied."""
         if self.offsets is None:
-            return Tokens(self.storage[first:last])
+            return replace(self, storage=self.storage[first:last])
         start, stop = self.offsets[first], self.offsets[last]
         assert not isinstance(self.storage, tuple)
-        return Tokens(self.storage[start:stop], self.offsets[first : last + 1] - start)
+        offsets = self.offsets[first : last + 1] - start
+        return replace(self, storage=self.storage[start:stop], offsets=offsets)
 
     @property
     def d(self) -> int:
@@ -93,7 +99,7 @@ class Tokens:
         if device_of(like) == self.device:
             return self
         moved = tuple(put(array, like) for array in self.arrays)
-        return Tokens(moved if isinstance(self.storage, tuple) else moved[0], self.offsets)
+        return replace(self, storage=moved if isinstance(self.storage, tuple) else moved[0])
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -145,13 +151,21 @@ class Tokens:
         return Tokens(rows.reshape(*self.storage.shape[:2], rows.shape[1]))
 
     def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
-        """Rows (n_rows, m), one a token, in the form this batch came in."""
+        """Rows (n_rows, m) or (n_rows,), one a token, in the form this batch came in."""
         if isinstance(self.storage, tuple):
             ends = np.cumsum(self.lengths)
             return [rows[end - n : end] for n, end in zip(self.lengths, ends, strict=True)]
         if self.offsets is not None:
             return rows
-        return rows.reshape(*self.storage.shape[:2], rows.shape[1])
+        return rows.reshape(*self.storage.shape[:2], *rows.shape[1:])
+
+    def as_predictions(
+        self, rows: Floats, positions: Positions, scalar: bool
+    ) -> Floats | list[Floats]:
+        """Outputs (samples, d_out) in the form of targets of this batch, ``scalar`` or not."""
+        if scalar:
+            rows = rows[:, 0]
+        return rows if positions == "last" else self.restore(rows)
 
 
 def as_size(value: object, name: str, *, least: int = 1) -> int:
@@ -271,7 +285,10 @@ def as_tokens(
         require_form(array.shape, flat=False, name=name)
         tokens = Tokens(array)
     if d is not None and tokens.d != d:
-        raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}")
+        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
+        columns = dense and tokens.arrays[0].shape[1] == d
+        hint = f"; if tokens are columns, (N, d, n), {TRANSPOSE}" if columns else ""
+        raise ValueError(f"{name}: tokens must have d = {d} coordinates, got {tokens.d}{hint}")
     return tokens
 
 
@@ -280,7 +297,7 @@ def as_targets(
 ) -> Tokens:
     """Check targets: one row a sequence for "last", else one row a token in the form of Z.
 
-    An array with one axis less means d_out = 1.
+    An array with one axis less means d_out = 1; ``scalar`` of the result says so.
     """
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
@@ -290,7 +307,7 @@ def as_targets(
                 f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
                 f"({len(tokens)}, d_out), got {given.shape}"
             )
-        targets = Tokens(array[:, None, :])
+        targets = Tokens(array[:, None, :], scalar=given.ndim == 1)
     else:
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:
@@ -320,6 +337,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 "(n_i, d_out) is needed"
             )
         given = [as_floats(item, f"y[{i}]") for i, item in enumerate(y)]
+        scalar = all(array.ndim == 1 for array in given)
         arrays = put_all(given, like=tokens)
         arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
         for i, (array, sequence) in enumerate(zip(arrays, tokens, strict=True)):
@@ -332,17 +350,19 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 raise ValueError(
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
-        return Tokens(_alike(arrays))
+        return Tokens(_alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
     shape = tokens.storage.shape[:-1]
     array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)
+        columns = len(shape) == 2 and one.ndim > 1 and one.shape[-1] == tokens.d
+        hint = f"; if tokens are the columns of Z, (N, d, n), {TRANSPOSE}" if columns else ""
         raise ValueError(
             f"y: one row of targets a token is needed, shape ({wanted}, d_out) or ({wanted}), "
-            f"got {one.shape}"
+            f"got {one.shape}{hint}"
         )
-    return Tokens(array, tokens.offsets)
+    return Tokens(array, tokens.offsets, scalar=one.ndim == len(shape))
 
 
 def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:

@@ -38,6 +38,8 @@ class Totals:
     accumulation: Accumulation
     magnitudes: Floats | None
     """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
+    scalar_targets: bool = False
+    """Whether all targets came without an axis of outputs."""
 
     def __post_init__(self) -> None:
         for array in self.sums:
@@ -78,6 +80,7 @@ def _merged(parts: Sequence[Totals]) -> Totals:
         weight,
         how,
         _added(sizes) if sizes else None,
+        all(part.scalar_targets for part in parts),
     )
 
 
@@ -120,7 +123,8 @@ def totals_of_batch(
         underflow=engine.underflow or not keeps_subnormals(),
         largest_weight=1.0 if weights is None else float(weights.max()),
     )
-    return Totals(sums, samples, weight, how, engine.magnitudes)
+    scalar = targets is not None and targets.scalar
+    return Totals(sums, samples, weight, how, engine.magnitudes, scalar)
 
 
 def _some_query(tokens: Tokens, weights: Floats | None, positions: Positions) -> bool:

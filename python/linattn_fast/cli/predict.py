@@ -32,7 +32,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _predict(layer: Fit, data: Data, positions: Positions, arguments: Namespace) -> Floats:
-    """Outputs (N, d_out) or (rows, d_out), a part of the tokens at a time."""
+    """Predictions in the form of the targets, a part of the tokens at a time."""
     shape = tuple(int(size) for size in data.Z.shape)
     require_form(shape, flat=data.offsets is not None, name="Z")
     offsets = None if data.offsets is None else as_offsets(data.offsets, shape[0], "Z")
@@ -48,7 +48,7 @@ def _predict(layer: Fit, data: Data, positions: Positions, arguments: Namespace)
     return np.concatenate(parts)
 
 
-def _written(y: Floats, index: dict[str, Any], output: str) -> None:
+def _written(y: Floats, d_out: int, index: dict[str, Any], output: str) -> None:
     """Write predictions, whole or not at all."""
     suffix = Path(output).suffix
     with replacing(output) as file:
@@ -57,7 +57,7 @@ def _written(y: Floats, index: dict[str, Any], output: str) -> None:
         elif suffix == ".npz":
             np.savez(file, y=y)
         else:
-            file.write((_csv(y, index) + "\n").encode())
+            file.write((_csv(y, d_out, index) + "\n").encode())
 
 
 def _index(data: Data, y: Floats, positions: Positions) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def _index(data: Data, y: Floats, positions: Positions) -> dict[str, Any]:
     }
 
 
-def _csv(y: Floats, index: dict[str, Any]) -> str:
+def _csv(y: Floats, d_out: int, index: dict[str, Any]) -> str:
     """A header, then a line a query; numbers with all their digits."""
-    rows = y.reshape(-1, y.shape[-1])
+    rows = y.reshape(-1, d_out)
     keys = zip(*(column.tolist() for column in index.values()), strict=True)
     lines = [",".join([*index, *(f"y{a}" for a in range(rows.shape[1]))])]
     for key, row in zip(keys, rows.tolist(), strict=True):
@@ -83,12 +83,12 @@ def _csv(y: Floats, index: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _score(data: Data, y: Floats, positions: Positions) -> dict[str, float]:
+def _score(data: Data, y: Floats, d_out: int, positions: Positions) -> dict[str, float]:
     """Mean squares of errors and targets."""
     flat = None if data.offsets is None else np.asarray(data.offsets, np.int64)
     form = Tokens(np.broadcast_to(0.0, tuple(data.Z.shape)), flat)  # only its shape is looked at
-    wanted = as_targets(np.asarray(data.y), form, positions, d_out=y.shape[-1]).rows()
-    rows = y.reshape(-1, y.shape[-1])
+    wanted = as_targets(np.asarray(data.y), form, positions, d_out=d_out).rows()
+    rows = y.reshape(-1, d_out)
     return {
         "mean_squared_error": float(((rows - wanted) ** 2).sum(axis=1).mean()),
         "mean_squared_target": float((wanted.astype(np.float64) ** 2).sum(axis=1).mean()),
@@ -96,13 +96,13 @@ def _score(data: Data, y: Floats, positions: Positions) -> dict[str, float]:
 
 
 def _compared(
-    data: Data, y: Floats, positions: Positions, arguments: Namespace
+    data: Data, y: Floats, d_out: int, positions: Positions, arguments: Namespace
 ) -> tuple[dict[str, float] | None, str]:
     """The score and what to say of it; targets that only happen to be there need not fit."""
     if data.y is None:
         return None, "none given"
     try:
-        score = _score(data, y, positions)
+        score = _score(data, y, d_out, positions)
     except (ValueError, TypeError) as error:
         if arguments.targets is not None:
             raise
@@ -123,12 +123,12 @@ def _run(arguments: Namespace) -> Outcome:
         if data.moments is not None:
             raise ValueError(f"{data.path} holds moments, and tokens are needed")
         y = _predict(layer, data, positions, arguments)
-        score, words = _compared(data, y, positions, arguments)
+        score, words = _compared(data, y, layer.d_out, positions, arguments)
         index = _index(data, y, positions)
     found: dict[str, Any] = {"shape": y.shape, "positions": positions, "score": score}
     if output is None:
-        return Outcome(_csv(y, index), {**found, "y": y})
-    _written(y, index, output)
+        return Outcome(_csv(y, layer.d_out, index), {**found, "y": y})
+    _written(y, layer.d_out, index, output)
     shown = tables.facts([
         ("predictions", f"{' x '.join(map(str, y.shape))}, positions {positions!r}"),
         ("targets", words),

@@ -10,11 +10,13 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, NoReturn
 
 from .. import __version__
+from ..data_warnings import DataWarning
 from ..threads import num_threads
 from . import bench, certify, demo, fit, heads, info, paper, predict
 from .command import Command, Outcome, UsageError
@@ -81,10 +83,26 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     threads = getattr(arguments, "threads", None)
-    with nullcontext() if threads is None else num_threads(threads):
+    with _plain_warnings(), nullcontext() if threads is None else num_threads(threads):
         outcome: Outcome = arguments.run(arguments)
     _show(as_json(outcome.data) if arguments.json else outcome.text)
     return FAILED if outcome.failed else OK
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings about data as a sentence, as errors are; a line of Python tells nobody more."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+            if issubclass(category, DataWarning):
+                print(f"{PROGRAM}: warning: {message}", file=sys.stderr)
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _show(text: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..naming import calling
-from ..tokens import Floats, Positions, Tokens
+from ..tokens import Array, Tokens
 from .fitting import fit
 from .result import Fit
 from .settings import Solver
 
 try:
-    from ..sequence_regressor import SequenceRegressor, lacks_last_axis, sequences
+    from ..sequence_regressor import SequenceRegressor, sequences
 except ImportError as error:
     raise ImportError(f"SoftmaxAttentionRegressor: {error}") from error
 
@@ -100,12 +98,13 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
             self.fit_: Fit = fit(
                 sequences(X), given, sample_weight=sample_weight, **self.get_params()
             )
-        self._flat_targets = lacks_last_axis(given, X, "all")
         self.n_features_in_ = self.fit_.layer.d
         self.theta_, self.values_, self.report_ = self.fit_.Theta, self.fit_.W, self.fit_.report
         return self
 
-    def _rows(self, tokens: Tokens) -> tuple[Positions, Floats]:
-        y = self.fit_.predict(tokens)
-        rows = np.concatenate(y) if isinstance(y, list) else y
-        return "all", rows.reshape(-1, self.fit_.layer.d_out)
+    def _predict(self, tokens: Tokens) -> Array | list[Array]:
+        return self.fit_.predict(tokens)
+
+    def _score(self, tokens: Tokens, X: object, y: object, sample_weight: object) -> float:
+        with calling(Y="y"):
+            return self.fit_.score(tokens, self._targets(y, X, "all"), sample_weight)

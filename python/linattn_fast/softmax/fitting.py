@@ -130,7 +130,7 @@ def fit(
         there = Objective(split.training, compiled=settings.compiled)
         point = there.at(coordinates.out_of(found.point.Theta))
         report = gather(found, point, split, descend, limit)
-    return Fit(layer_of(point, split), report, dict(stages))
+    return Fit(layer_of(point, split), report, dict(stages), targets.scalar)
 
 
 def checked(

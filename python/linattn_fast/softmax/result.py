@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from .. import storage
+from ..naming import calling
 from ..result import Fit as LinearFit
+from ..scoring import score_of
 from ..tokens import Floats
 from .cases import Case
 from .identifiability import Identifiability
-from .layer import Layer
+from .layer import Layer, host_tokens
 from .linear_start import Comparison
 from .report import HeldOut, Report
 from .search import Start
@@ -29,6 +31,8 @@ class Fit:
     """What was shown about it; ``print(fit.report)``."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
+    scalar_targets: bool = False
+    """Whether the targets came without an axis of outputs; predictions then have none either."""
 
     @property
     def Theta(self) -> Floats:
@@ -51,9 +55,34 @@ class Fit:
         Returns
         -------
         array or list
-            One row of outputs a token, in the form of X.
+            One row of outputs a token, in the form of X; without the last axis where the targets
+            had none.
         """
-        return self.layer(X, offsets=offsets)
+        y = self.layer(X, offsets=offsets)
+        if not self.scalar_targets:
+            return y
+        return [each[:, 0] for each in y] if isinstance(y, list) else y[..., 0]
+
+    def score(
+        self, X: object, Y: object, sample_weight: object = None, *, offsets: object = None
+    ) -> float:
+        """R^2 of the predictions, the mean over outputs; see :meth:`linattn_fast.Fit.score`.
+
+        Parameters
+        ----------
+        X, Y, sample_weight, offsets
+            As for :func:`fit`.
+
+        Returns
+        -------
+        float
+            1 is best; the mean of the targets has 0.
+        """
+        tokens = host_tokens(X, offsets, d=self.layer.d)
+        y = self.layer(tokens)
+        rows = (np.concatenate(y) if isinstance(y, list) else y).reshape(-1, self.layer.d_out)
+        with calling(Z="X", y="Y"):
+            return score_of(tokens, Y, rows, "all", sample_weight)
 
     def to_torch(self, dtype: object = None) -> Any:
         """The layer as a ``torch.nn.Module`` with parameters Theta and W.
@@ -125,7 +154,11 @@ class Fit:
             "Theta_errors": known.theta_errors,
             "W_errors": known.value_errors,
         }
-        meta = {"report": report, "seconds": self.seconds}
+        meta = {
+            "report": report,
+            "seconds": self.seconds,
+            "scalar_targets": self.scalar_targets,
+        }
         storage.write(path, _KIND, _FILE_VERSION, meta, arrays)
 
 
@@ -178,7 +211,8 @@ def load(path: storage.PathLike) -> Fit:
             cases=tuple(Case(**case) for case in report["cases"]),
             identifiability=known,
         )
-        return Fit(Layer(arrays["Theta"], arrays["W"]), rebuilt, meta["seconds"])
+        scalar = bool(meta.get("scalar_targets", False))  # older files lack it
+        return Fit(Layer(arrays["Theta"], arrays["W"]), rebuilt, meta["seconds"], scalar)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"path: {path} holds a softmax layer that is not whole ({error})"
