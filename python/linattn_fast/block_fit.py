@@ -82,7 +82,7 @@ def fit_blocks(
             if len(rows.columns) == 0:
                 error += float((Y**2).sum())
                 continue
-            solution = solve_block(rows.H, Y, alpha, rows.sizes(alpha))
+            solution = solve_block(rows.H, Y, alpha, rows.sizes())
             coefficients[:, rows.columns] = solution.coefficients
             error += solution.squared_error
             condition = max(condition, solution.solved.condition)

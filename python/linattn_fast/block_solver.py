@@ -31,6 +31,7 @@ from .solve import (
     add_to_diagonal,
     eigenpairs,
     rounding_level,
+    safe_for_ridge,
     try_cholesky,
 )
 from .tokens import Floats
@@ -65,8 +66,8 @@ def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
 def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None) -> BlockSolution:
     """Best coefficients, of least norm.
 
-    ``sizes``, (p,), are the mean squares that features are scaled by; the diagonal of H'H + alpha I
-    by default.
+    ``sizes``, (p,), are the mean squares that features of H'H are scaled by; its diagonal by
+    default.
     """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]
@@ -75,7 +76,8 @@ def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None)
     if factor.name != "qr":
 
         def correction(x: Floats) -> Floats:
-            return _apply(factor, product(H.T, targets - product(H, x)) - alpha * x)
+            gradient = product(H.T, targets - product(H, x)) - alpha * x
+            return _apply(factor, gradient, alpha)
 
         x, steps = refine(x, correction)
     error = float(((targets - product(H, x)) ** 2).sum())
@@ -91,22 +93,23 @@ def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Fl
     if n >= p or alpha > 0:
         gram = product(H.T, H).T
         add_to_diagonal(gram, alpha)
-        factor = try_cholesky(gram, n, sizes)
-    if not isinstance(factor, CholeskyFactor) and alpha == 0:
+        ridged = None if sizes is None else np.maximum(sizes, alpha)
+        factor = safe_for_ridge(try_cholesky(gram, n, ridged), alpha)
+    if not isinstance(factor, CholeskyFactor):
         factor = _clear_range(H)
     if isinstance(factor, CholeskyFactor | SpectralFactor):
-        return _apply(factor, product(H.T, Y)), factor
+        return _apply(factor, product(H.T, Y), alpha), factor
     if sizes is None:
-        sizes = (H**2).sum(axis=0) + alpha
+        sizes = (H**2).sum(axis=0)
     C, spectral = solve_rows(_pieces(H, Y), n, alpha, sizes, Y.shape[1])
     return C.T, spectral
 
 
-def _apply(factor: Factor, b: Floats) -> Floats:
-    """(H'H + alpha I)^-1 b, or of short rank its pseudo-inverse, for b (p, k)."""
+def _apply(factor: Factor, b: Floats, alpha: float) -> Floats:
+    """(H'H + alpha I)^-1 b for b (p, k), in the range of H'H where that is of short rank."""
     if isinstance(factor, CholeskyFactor):
         return factor.solve(b)
-    inner = product(factor.vectors.T, b) / factor.values[-factor.rank :, None]
+    inner = product(factor.vectors.T, b) / (factor.kept[:, None] + alpha)
     return product(factor.vectors, inner)  # no scale: see _clear_range
 
 

@@ -83,7 +83,7 @@ def _solve_with_data(
             weight,
             problem.positions,
             alpha,
-            feature_sizes(moments, alpha),
+            feature_sizes(moments),
             moments.features,
             moments.d_out,
         )
