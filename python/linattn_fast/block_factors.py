@@ -128,9 +128,7 @@ def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor 
     return BlockFactor(factors, where, smallest, 1 / smallest, level, "cholesky")
 
 
-def decompose_blocks(
-    blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0
-) -> BlockFactor:
+def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0) -> BlockFactor:
     """Eigendecomposition of every block; eigenvalues count by the largest of all blocks.
 
     The ridge is not in the blocks yet, it is solved for in their range.

@@ -20,9 +20,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .accuracy import bound, left_after, rounding_of_data
 from .host_algebra import product
 from .orthogonal import solve_rows
-from .refine import refine
+from .refine import norm, refine
 from .solve import (
     EPS,
     MARGIN,
@@ -56,6 +57,9 @@ class BlockSolution:
     """Relative sizes of the corrections that refinement took."""
     solved: Factor
     """H'H + alpha I."""
+    error: float | None
+    """Bound on the error of the coefficients by rounding, in the Frobenius norm; None where it is
+    not known."""
 
 
 def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
@@ -63,8 +67,10 @@ def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
     return _solve(H, np.zeros((len(H), 0)), 0.0, sizes)[1]
 
 
-def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None) -> BlockSolution:
-    """Best coefficients, of least norm.
+def solve_block(
+    H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None, longest: int = 0
+) -> BlockSolution:
+    """Best coefficients, of least norm; ``longest`` is how many tokens a feature is summed over.
 
     ``sizes``, (p,), are the mean squares that features of H'H are scaled by; its diagonal by
     default.
@@ -83,7 +89,44 @@ def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None)
     error = float(((targets - product(H, x)) ** 2).sum())
     coefficients = np.zeros((Y.shape[1], H.shape[1]))
     coefficients[wanted] = x.T
-    return BlockSolution(coefficients, error, steps, factor)
+    return BlockSolution(
+        coefficients,
+        error,
+        steps,
+        factor,
+        _rounding_error(factor, H, Y, coefficients, error, alpha, steps, longest),
+    )
+
+
+def _rounding_error(
+    factor: Factor,
+    H: Floats,
+    Y: Floats,
+    C: Floats,
+    squared_error: float,
+    alpha: float,
+    steps: tuple[float, ...],
+    longest: int,
+) -> float | None:
+    """Bound on ||C - C*||, :mod:`linattn_fast.accuracy`."""
+    if factor.uncertain:
+        return None
+    n, p = H.shape
+    size = norm(C)
+    relative = bound(
+        C,
+        factor.scale,
+        condition=factor.condition,
+        rounding=rounding_of_data(n, p, longest),
+        target=norm(Y),
+        residual=float(np.hypot(np.sqrt(squared_error), np.sqrt(alpha) * size)),
+        full_rank=factor.rank == p,
+    )
+    if relative is None:
+        return None
+    if factor.name != "qr" and size > 0:
+        relative += left_after(steps, factor.level * factor.condition)
+    return relative * size if relative < 1 else None
 
 
 def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Floats, Factor]:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .accuracy import bound, rounding_of_data
 from .cancellation import sizes
 from .device import module_of, put
 from .features import Features
 from .non_finite import non_finite_error
 from .orthogonal import solve_rows, solve_triangle
-from .refine import Solution, refine
+from .refine import Solution, norm, refine
 from .solve import (
     EPS,
     MARGIN,
@@ -103,6 +104,11 @@ class Kernel:
         outputs: Floats = module_of(self.s).stack(rows, axis=1)
         return outputs
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return len(self.s), self.s.shape[1] * self.z.shape[1]
+
     def squares(self) -> Floats:
         """Sum of w_i h_i^2, (p,)."""
         weighted = (self.root[:, None] * self.s) ** 2  # (N, q)
@@ -121,8 +127,8 @@ class DualSolution:
     solution: Solution
     condition: float
     reason: str
-    factor: SpectralFactor | None = None
-    """Of the features, where they were decomposed."""
+    error: float | None = None
+    """Bound on the relative error of the coefficients; None where it is not known."""
 
 
 def solve_dual(
@@ -147,11 +153,11 @@ def solve_dual(
         found = _by_kernel(unit, targets, ridge, factor)
         if found is not None:
             C, steps = found
+            error = _error_by_kernel(unit, targets, C, factor, longest)
             C = _back(C, k - j)
             solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
-            return DualSolution(
-                solution, factor.condition, "Cholesky factorisation of the kernel"
-            )
+            how = "Cholesky factorisation of the kernel"
+            return DualSolution(solution, factor.condition, how + _unknown(error), error)
         why = "the kernel leaves more than rounding of the residuals"
     else:
         why = factor.replace("Gram", "kernel")
@@ -166,10 +172,49 @@ def solve_dual(
         return spectral.solve((gradient - ridge * C).T).T
 
     C, steps = refine(C, correction)
+    left = targets - unit.root[:, None] * unit.outputs(C)
+    error = None
+    if not spectral.uncertain:
+        error = bound(
+            C,
+            spectral.scale,
+            condition=spectral.condition,
+            rounding=rounding_of_data(*unit.shape, longest),
+            target=norm(targets),
+            residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
+            full_rank=spectral.rank == unit.shape[1],
+        )
     C = _back(C, k - j)
     solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
     why = f"{why}, so the features were decomposed"
-    return DualSolution(solution, spectral.condition, why, spectral)
+    if spectral.uncertain:
+        why += "; rank uncertain: a singular value is close to what counts as zero"
+    return DualSolution(solution, spectral.condition, why + _unknown(error), error)
+
+
+def _unknown(error: float | None) -> str:
+    return "; the error of the coefficients is unknown" if error is None else ""
+
+
+def _error_by_kernel(
+    kernel: Kernel, targets: Floats, C: Floats, factor: CholeskyFactor, longest: int
+) -> float | None:
+    """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y.
+
+    Residuals within rounding, u (|y| + sum |C_j| |h_j|), move C by that over sigma, the root of the
+    smallest eigenvalue of K + ridge I; errors u of the features, relative, by u |C| times the
+    largest over sigma. Both are within rounding of the features in their own units.
+    """
+    xp = module_of(C)
+    u = MARGIN * rounding_of_data(*kernel.shape, longest)
+    size = norm(C)
+    if size == 0:
+        return 0.0 if norm(targets) == 0 else None
+    own = norm(xp.abs(C) @ xp.sqrt(kernel.squares()))
+    least = np.sqrt(factor.norm * factor.smallest) / float(factor.scale.max())  # sigma, or below
+    largest = np.sqrt(factor.norm) / float(factor.scale.min())
+    error = u * ((norm(targets) + own) / (least * size) + largest / least)
+    return float(error) if error < 1 else None
 
 
 def _back(C: Floats, k: int) -> Floats:

@@ -72,6 +72,7 @@ def fit_dual(
         mean_squared_target=float(((root * y) ** 2).sum() / (root**2).sum()),
         backend=problem.backend,
         moments=moments,
+        coefficient_error=dual.error,
     )
 
 

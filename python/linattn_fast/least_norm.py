@@ -27,6 +27,8 @@ from .tokens import Floats
 
 _LEVEL = 2.0**10
 """Features of one level differ in scale by no more than this."""
+_ALIKE = 1e-6
+"""Singular values of K that are this close have many digits."""
 _MOST_CORRECTIONS = 20
 """More than enough for the range of float64, at 16 digits each."""
 
@@ -122,8 +124,7 @@ def _staircase(vectors: Floats, D: Floats, noise: float) -> tuple[Floats, Floats
 
 @dataclass(frozen=True)
 class RidgeTriangle:
-    """[diag(s) turn; sqrt(alpha) K turn] diag(2^k) = Q T, columns pivoted: the ridge among what is
-    determined.
+    """The ridge among what is determined: [diag(s) turn; sqrt(alpha) K turn] diag(2^k) = Q T.
 
     Rows go from the largest down and columns are pivoted, so QR errs in each row relative to that
     row: neither a ridge far above the data nor one far below it loses the other.
@@ -136,6 +137,8 @@ class RidgeTriangle:
     """The order of T's columns."""
     exponents: npt.NDArray[np.int64]
     """k, (r,)."""
+    condition: float
+    """Bound on the condition number of diag(s^2) + alpha K'K, its columns brought to one length."""
 
     def solve(self, b: Floats) -> Floats:
         """x = K (diag(s^2) + alpha K'K)^-1 K'b for b (p, m)."""
@@ -150,17 +153,8 @@ class RidgeTriangle:
         # The columns of K first: they may be as large as a is small
         return np.asarray(np.ldexp(self.lift.turned, self.exponents) @ a)
 
-    @property
-    def condition(self) -> float:
-        """Condition number of T'T, over columns brought to length near one."""
-        sizes = np.linalg.svd(self.triangle, compute_uv=False)
-        with np.errstate(over="ignore", divide="ignore"):
-            return float((sizes[0] / sizes[-1]) ** 2)
 
-
-def ridge_among(
-    s: Floats, lift: Lift, alpha: float, c: Floats
-) -> tuple[Floats, RidgeTriangle]:
+def ridge_among(s: Floats, lift: Lift, alpha: float, c: Floats) -> tuple[Floats, RidgeTriangle]:
     """x (p, m) = K a with the a that minimises |diag(s) a - c|^2 + alpha |K a|^2, and the triangle.
 
     c has the shape (r, m).
@@ -177,5 +171,18 @@ def ridge_among(
     order = np.argsort(-np.abs(stacked).max(axis=1), kind="stable")
     targets = np.concatenate([c, np.zeros((len(K), c.shape[1]))])[order]
     Q, T, columns = qr(stacked[order], mode="economic", pivoting=True, check_finite=False)
-    found = RidgeTriangle(lift, T, columns, exponents)
+    found = RidgeTriangle(lift, T, columns, exponents, _condition(s, lift, alpha))
     return found.lifted(solve_triangular(T, Q.T @ targets, check_finite=False)), found
+
+
+def _condition(s: Floats, lift: Lift, alpha: float) -> float:
+    """That of diag(s^2), which a ridge never makes worse, or with the ridge if that is better."""
+    data = float((s.max() / s.min()) ** 2)
+    sizes = np.linalg.svd(lift.turned / np.abs(lift.turned).max(), compute_uv=False)
+    if not sizes[-1] > _ALIKE * sizes[0]:  # no digits of the smallest are certain
+        return data
+    with np.errstate(over="ignore"):
+        least, most = (alpha * (np.abs(lift.turned).max() * size) ** 2 for size in sizes[[-1, 0]])
+    if not np.isfinite(most):
+        return data
+    return min(data, float((s.max() ** 2 + most) / (s.min() ** 2 + least)))

@@ -364,9 +364,7 @@ def decompose(
     """
     values, vectors, scale = eigenpairs(matrix, sizes, scaled=scaled)
     level = rounding_level(len(matrix), steps)
-    return spectral_factor(
-        values, vectors, scale, level=level, margin=MARGIN * level, alpha=alpha
-    )
+    return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level, alpha=alpha)
 
 
 def eigenpairs(
