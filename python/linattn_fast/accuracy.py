@@ -1,14 +1,14 @@
 """How far coefficients may be from the best ones: what rounding does to a least-squares problem.
 
 In equilibrated coordinates xi = D^-1 C' let kappa^2 be the condition number of the matrix that was
-solved with, r the residual with the part of the ridge, |r|^2 = mean w ||C h - y||^2 + alpha ||C||^2,
-and u the rounding relative to the data. To first order (Wedin), |delta xi| is at most
+solved with, r the residual with its ridge, |r|^2 = mean w ||C h - y||^2 + alpha ||C||^2, and u the
+rounding relative to the data. To first order (Wedin), |delta xi| is at most
 
     u kappa^2 (|xi| + |y|)                       from the Gram, whose entries err by u
     u (kappa (|xi| + |y|) + kappa^2 |r|)         from the data, whose features err by u
 
-and |delta C| <= max(D) |delta xi|. Of short rank, the shortest C depends on the range of the data as
-well, which the same errors tilt; in the caller's units, a tilt counts by up to (max D / min D)^2.
+and |delta C| <= max(D) |delta xi|. Of short rank, the shortest C depends on the range of the data
+too, which the same errors tilt; in the caller's units, a tilt counts by up to (max D / min D)^2.
 """
 
 from __future__ import annotations

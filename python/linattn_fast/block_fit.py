@@ -137,7 +137,7 @@ def _relative(errors: list[float | None], coefficients: Floats) -> float | None:
     if len(known) < len(errors):
         return None
     size = norm(coefficients)
-    return float(np.linalg.norm(known)) / size if size > 0 else 0.0
+    return norm(np.array(known)) / size if size > 0 else 0.0
 
 
 def _doubts(errors: list[float | None]) -> str:

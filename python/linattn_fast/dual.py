@@ -219,7 +219,8 @@ def _error_by_kernel(
 
 def _back(C: Floats, k: int) -> Floats:
     """Coefficients of h from those of 2^k h; infinite where float64 has no such number."""
-    x: Floats = module_of(C).ldexp(C, k)
+    with np.errstate(over="ignore"):
+        x: Floats = module_of(C).ldexp(C, k)
     return x
 
 
@@ -262,5 +263,6 @@ def _by_features(
 def _mean_squared_error(kernel: Kernel, coefficients: Floats, y: Floats) -> float:
     """(1/W) sum w |y - C h|^2, in units in which no weight is lost."""
     root = kernel.root / kernel.root.max()
-    errors = ((root[:, None] * (y - kernel.outputs(coefficients))) ** 2).sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = ((root[:, None] * (y - kernel.outputs(coefficients))) ** 2).sum()
     return float(errors / (root**2).sum())

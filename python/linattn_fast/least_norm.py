@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import lu_factor, lu_solve, qr, solve_triangular
 
 from .tokens import Floats
 
@@ -29,6 +29,8 @@ _LEVEL = 2.0**10
 """Features of one level differ in scale by no more than this."""
 _ALIKE = 1e-6
 """Singular values of K that are this close have many digits."""
+_NOTHING = 8 * float(np.finfo(np.float64).eps)
+"""Times p: errors of M' D^-1 K that are left as they are."""
 _MOST_CORRECTIONS = 20
 """More than enough for the range of float64, at 16 digits each."""
 
@@ -74,7 +76,7 @@ def _graded_lift(vectors: Floats, scale: Floats, noise: float) -> tuple[Floats, 
     """
     order = np.argsort(scale, kind="stable")  # from the largest feature down
     D = scale[order, None]
-    M, turn, F = _staircase(vectors[order], D[:, 0], noise)
+    M, turn, F, basic = _staircase(vectors[order], D[:, 0], noise)
     Y = M * (F / D)  # columns of length near one, zeros above their level, small entries below
     T, columns = qr(Y, mode="r", pivoting=True, check_finite=False)
     T = T[: len(F)]
@@ -86,40 +88,61 @@ def _graded_lift(vectors: Floats, scale: Floats, noise: float) -> tuple[Floats, 
         x[columns] = solve_triangular(T, inner, check_finite=False)
         return x
 
-    K = Y @ (v := solved(np.diag(F)))
-    error = np.inf
+    v = solved(np.diag(F))
+    best, K = np.inf, Y @ v
     for _ in range(_MOST_CORRECTIONS):
-        wrong = np.eye(len(F)) - M.T @ (K / D)  # of M' D^-1 K = I
-        before, error = error, float(np.abs(wrong).max())
-        if not error < before / 2:
+        wrong = np.eye(len(F)) - M.T @ (Y @ v / D)  # of M' D^-1 K = I
+        error = float(np.abs(wrong).max())
+        if error < best:
+            best, K = error, Y @ v
+        wrong[np.abs(wrong) < len(D) * _NOTHING] = 0.0  # else its rounding spoils larger features
+        if not (wrong.any() and np.isfinite(error)):
             break
         v += solved(F[:, None] * wrong)
-        K = Y @ v
     turned = np.empty(vectors.shape)
-    turned[order] = K
+    turned[order] = _exact_in_basic(K, M, D, basic)
     return turned, turn
 
 
-def _staircase(vectors: Floats, D: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
+def _exact_in_basic(K: Floats, M: Floats, D: Floats, basic: list[int]) -> Floats:
+    """K with the rows of the basic features solved for, so that M' D^-1 K = I to rounding.
+
+    The matrix that is solved with is block triangular, and the zeros of the staircase keep the
+    rounding of small features out of the columns of large ones.
+    """
+    rest = np.ones(len(K), dtype=bool)
+    rest[basic] = False
+    known = M[rest].T @ (K[rest] / D[rest])
+    own = lu_factor(M[basic].T, check_finite=False)
+    K[basic] = D[basic] * lu_solve(own, np.eye(len(known)) - known, check_finite=False)
+    return K
+
+
+def _staircase(
+    vectors: Floats, D: Floats, noise: float
+) -> tuple[Floats, Floats, Floats, list[int]]:
     """V turned from the right to zeros above each column's level.
 
-    Rows are sorted from the largest feature down. Returns V turn (p, r), turn (r, r) and the level
-    of each column, as an entry of D, (r,).
+    Rows are sorted from the largest feature down. Returns V turn (p, r), turn (r, r), the level of
+    each column, as an entry of D, (r,), and r rows that determine all columns.
     """
     p, r = vectors.shape
     stairs, turn = vectors.copy(), np.eye(r)
-    levels, done, first = np.ones(r), 0, 0
+    levels, basic, done, first = np.ones(r), list[int](), 0, 0
     while done < r:
         last = int(np.searchsorted(D, D[first] * _LEVEL, "right"))
-        sizes, Wt = np.linalg.svd(stairs[first:last, done:])[1:]
+        U, sizes, Wt = np.linalg.svd(stairs[first:last, done:])
         # Whatever the last level leaves has to be determined there
         rank = r - done if last == p else int((sizes > noise).sum())
         stairs[:, done:] = stairs[:, done:] @ Wt.T
         turn[:, done:] = turn[:, done:] @ Wt.T
         stairs[first:last, done + rank :] = 0.0
+        if rank:
+            pivots = qr(U[:, :rank].T, mode="r", pivoting=True, check_finite=False)[1]
+            basic += [first + int(i) for i in pivots[:rank]]
         levels[done : done + rank] = D[first]
         done, first = done + rank, last
-    return stairs, turn, levels
+    return stairs, turn, levels, basic
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def refine_on_data(
     xp = module_of(coefficients)
     factor = choice.factorisation
     trusted = factor.condition * factor.level < _TRUSTED
-    C, steps = coefficients, list[float]()
+    C, steps, decisive = coefficients, list[float](), list[float]()
     last: tuple[Floats, float, float] | None = None  # C before the last step, its errors
     while True:
         sums = gradient(xp.ascontiguousarray(C))
@@ -59,12 +59,13 @@ def refine_on_data(
             break
         g = sums.gradient / total_weight
         change: Floats = factor.solve(g.T - alpha * C.T).T
-        step = _step(change, C, factor.scale)
-        if len(steps) == _MOST_STEPS or not step <= (steps[-1] / 2 if steps else 0.5):
+        own, step = _steps(change, C, factor.scale)
+        if len(steps) == _MOST_STEPS or not step <= (decisive[-1] / 2 if decisive else 0.5):
             break
         gain = float((change * g).sum()) + alpha * float((change * (C + change)).sum())
         last, C = (C, error, objective), C + change
-        steps.append(step)
+        steps.append(own)
+        decisive.append(step)
         if step < np.sqrt(EPS) and trusted:
             error = error - gain
             if not error > last[1] / 2:
@@ -74,13 +75,12 @@ def refine_on_data(
     return Solution(C, tuple(steps), error)
 
 
-def _step(change: Floats, C: Floats, scale: Floats) -> float:
-    """Relative size of a change, in the caller's units or those of A, whichever is larger."""
-    sizes = norm(C), norm(C / scale)
-    changes = norm(change), norm(change / scale)
-    if not all(np.isfinite(changes)) or 0.0 in sizes:
-        return np.inf
-    return max(a / b for a, b in zip(changes, sizes, strict=True))
+def _steps(change: Floats, C: Floats, scale: Floats) -> tuple[float, float]:
+    """Relative size of a change in the caller's units, and in those of A if that is larger."""
+    if 0.0 in (size := (norm(C), norm(C / scale))):
+        return np.inf, np.inf
+    own, equilibrated = norm(change) / size[0], norm(change / scale) / size[1]
+    return own, max(own, equilibrated) if np.isfinite(own + equilibrated) else np.inf
 
 
 def gradient_of(problem: Data, C: Floats) -> Gradient:
