@@ -1,4 +1,4 @@
-"""Ridges far below rounding, features of any size: the answer is the best one, or says it is not."""
+"""Ridges far below rounding, features of any size: the best answer, or one that says it is not."""
 
 import numpy as np
 import pytest
