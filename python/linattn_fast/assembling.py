@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from .certificate import Certificate
 from .device import frozen, module_of, put, to_host
 from .features import Features
@@ -34,8 +36,16 @@ def assemble(
     path: str = "",
     iterations: int = 0,
     kept_bytes: int = 0,
+    coefficient_error: float | None = None,
 ) -> Fit:
-    """Recover heads and put everything together."""
+    """Recover heads and put everything together.
+
+    Raises
+    ------
+    ValueError
+        The coefficients, or the errors that they leave, are beyond float64.
+    """
+    _require_finite(solution, mean_squared_target)
     heads = None
     place = solution.coefficients
     if settings.heads is not None:
@@ -68,6 +78,23 @@ def assemble(
         dimension=features.count,
         seconds=dict(stages),
         bytes=estimate.get(solver, 0) + kept_bytes,  # "blocks" has its own
+        # A number of heads changes the coefficients
+        coefficient_error=None if isinstance(settings.heads, int) else coefficient_error,
         heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
     )
     return Fit(coefficients, features, heads, certificate, info, positions)
+
+
+def _require_finite(solution: Solution, mean_squared_target: float) -> None:
+    C = solution.coefficients
+    if not np.isfinite(mean_squared_target):
+        raise ValueError("y: squares of the targets overflow float64; rescale y")
+    if not module_of(C).isfinite(C).all():
+        raise ValueError(
+            f"y: targets of mean square {mean_squared_target:.3g} have coefficients that overflow "
+            "float64, for the size of the tokens; rescale Z or y"
+        )
+    if not np.isfinite(solution.mean_squared_error):
+        raise ValueError(
+            "Z: products of tokens and coefficients overflow float64; rescale the tokens"
+        )

@@ -35,10 +35,11 @@ from .solve import (
     MatrixMaker,
     SpectralFactor,
     choose,
+    decompose,
     eigenpairs,
-    factorise,
     ill_conditioned,
     rounding_level,
+    safe_for_ridge,
     spectral_factor,
     try_cholesky,
 )
@@ -76,6 +77,11 @@ class BlockFactor:
     def rank(self) -> int:
         """Sum over blocks."""
         return sum(factor.rank for factor in self.factors)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the rank of a block might be another."""
+        return any(factor.uncertain for factor in self.factors)
 
     @property
     def scale(self) -> Floats:
@@ -122,8 +128,11 @@ def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor 
     return BlockFactor(factors, where, smallest, 1 / smallest, level, "cholesky")
 
 
-def decompose_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor:
-    """Eigendecomposition of every block; eigenvalues count by the largest of all blocks."""
+def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0) -> BlockFactor:
+    """Eigendecomposition of every block; eigenvalues count by the largest of all blocks.
+
+    The ridge is not in the blocks yet, it is solved for in their range.
+    """
     level = rounding_level(sum(len(block.features) for block in blocks), steps)
     pairs = [eigenpairs(block.form(), block.sizes) for block in blocks]
     largest = max(float(values[-1]) for values, _, _ in pairs)
@@ -132,14 +141,19 @@ def decompose_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor:
         # spectral_factor compares with the block's own largest eigenvalue
         relative = largest / float(values[-1]) if values[-1] > 0 else 1.0
         margin = MARGIN * level * relative
-        factors.append(spectral_factor(values, vectors, scale, level=level, margin=margin))
+        factors.append(
+            spectral_factor(values, vectors, scale, level=level, margin=margin, alpha=alpha)
+        )
     kept = [factor.values[-factor.rank] for factor in factors if factor.rank]
     least = min(float(factor.values[0]) for factor in factors)
+    condition = largest / float(min(kept)) if kept else float("inf")
+    if alpha > 0 and kept:
+        condition = max(factor.condition for factor in factors if factor.rank)
     return BlockFactor(
         factors,
         [block.features for block in blocks],
         least / largest if kept else 0.0,
-        largest / float(min(kept)) if kept else float("inf"),
+        condition,
         level,
         "eigh",
     )
@@ -166,27 +180,50 @@ def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
     return replace(choice, reason=reason)
 
 
+def rounding_steps_of(moments: Moments) -> int:
+    """Additions that entries of the Gram have gone through, those in float32 in terms of float64.
+
+    A float32 rounding is 2^29 times a float64 one; so many of random sign add up like their root.
+    """
+    wide, narrow = moments.rounding_steps, moments.accumulation.narrow
+    return wide + int(2**29 * np.sqrt(narrow))
+
+
 def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto") -> Choice:
     """Factorise Lambda + alpha I; :func:`linattn_fast.solve.factorise`, or that for blocks."""
-    blocks, steps = _blocks(moments, alpha), moments.rounding_steps
-    if len(blocks) == 1:
-        return factorise(blocks[0].form, solver, steps=steps, sizes=blocks[0].sizes)
-    choice = choose(
-        lambda: try_cholesky_blocks(blocks, steps), lambda: decompose_blocks(blocks, steps), solver
-    )
-    return _explained(choice, blocks)
+    blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
+
+    def attempt() -> Factorisation | str:
+        factor = _cholesky(blocks, steps)
+        return factor if solver == "cholesky" else safe_for_ridge(factor, alpha)
+
+    def least_norm() -> Factorisation:
+        ridge_in_matrix = alpha == 0 or (solver == "eigh" and not isinstance(attempt(), str))
+        if ridge_in_matrix:
+            return _eigenvectors(blocks, steps)
+        return _eigenvectors(_blocks(moments, 0.0), steps, alpha)
+
+    return _explained(choose(attempt, least_norm, solver), blocks)
 
 
 def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | str:
     """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
     start = time.perf_counter()
-    blocks, steps = _blocks(moments, alpha), moments.rounding_steps
-    factor: Factorisation | str
-    if len(blocks) == 1:
-        factor = try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
-    else:
-        factor = try_cholesky_blocks(blocks, steps)
+    blocks = _blocks(moments, alpha)
+    factor = safe_for_ridge(_cholesky(blocks, rounding_steps_of(moments)), alpha)
     if isinstance(factor, str):
         return factor
     choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
     return _explained(choice, blocks)
+
+
+def _cholesky(blocks: Sequence[Block], steps: int) -> Factorisation | str:
+    if len(blocks) == 1:
+        return try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
+    return try_cholesky_blocks(blocks, steps)
+
+
+def _eigenvectors(blocks: Sequence[Block], steps: int, alpha: float = 0.0) -> Factorisation:
+    if len(blocks) == 1:
+        return decompose(blocks[0].form(), steps, blocks[0].sizes, alpha=alpha)
+    return decompose_blocks(blocks, steps, alpha)

@@ -26,7 +26,7 @@ from .non_finite import non_finite_error
 from .problem import Problem, Settings, Stages
 from .progress import Bar
 from .query_blocks import SUMS_BYTES, BlockRows, Partition
-from .refine import Solution
+from .refine import Solution, norm
 from .result import Fit
 from .solve import SpectralFactor
 from .tokens import Array, Floats, Positions, Tokens
@@ -76,15 +76,17 @@ def fit_blocks(
         raise non_finite_error(problem.tokens, others=sizes)
     condition, ways, done = 1.0, Counter[str](), 0
     steps: tuple[float, ...] = ()
+    errors: list[float | None] = []  # of the coefficients of each block
     with Bar(problem.n_samples, "blocks", progress) as report, stages.timed("solve"):
         for rows in partition.rows():
             Y = rows.root[:, None] * y[rows.block.rows]
             if len(rows.columns) == 0:
                 error += float((Y**2).sum())
                 continue
-            solution = solve_block(rows.H, Y, alpha, rows.sizes(alpha))
+            solution = solve_block(rows.H, Y, alpha, rows.sizes(), rows.longest)
             coefficients[:, rows.columns] = solution.coefficients
             error += solution.squared_error
+            errors.append(solution.error)
             condition = max(condition, solution.solved.condition)
             steps = max(steps, solution.steps)
             ways[_WAYS[solution.solved.name]] += 1
@@ -112,7 +114,7 @@ def fit_blocks(
     how = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
     return assemble(
         Solution(coefficients, steps, error),
-        f"{why}: {how or 'no query has a feature'}",
+        f"{why}: {how or 'no query has a feature'}{_doubts(errors)}",
         condition,
         "blocks",
         certificate,
@@ -125,7 +127,24 @@ def fit_blocks(
         backend=problem.backend,
         moments=moments,
         kept_bytes=needed,
+        coefficient_error=_relative(errors, coefficients),
     )
+
+
+def _relative(errors: list[float | None], coefficients: Floats) -> float | None:
+    """Relative error of all coefficients from those of the blocks; None where one is not known."""
+    known = [error for error in errors if error is not None]
+    if len(known) < len(errors):
+        return None
+    size = norm(coefficients)
+    return norm(np.array(known)) / size if size > 0 else 0.0
+
+
+def _doubts(errors: list[float | None]) -> str:
+    unknown = errors.count(None)
+    if unknown == 0:
+        return ""
+    return f"; error of the coefficients unknown in {unknown}: rank uncertain, or ill-conditioned"
 
 
 def _energies(y: Array, partition: Partition) -> tuple[float, float]:

@@ -20,9 +20,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .accuracy import bound, left_after, rounding_of_data
 from .host_algebra import product
 from .orthogonal import solve_rows
-from .refine import refine
+from .refine import norm, refine
 from .solve import (
     EPS,
     MARGIN,
@@ -31,6 +32,7 @@ from .solve import (
     add_to_diagonal,
     eigenpairs,
     rounding_level,
+    safe_for_ridge,
     try_cholesky,
 )
 from .tokens import Floats
@@ -55,6 +57,9 @@ class BlockSolution:
     """Relative sizes of the corrections that refinement took."""
     solved: Factor
     """H'H + alpha I."""
+    error: float | None
+    """Bound on the error of the coefficients by rounding, in the Frobenius norm; None where it is
+    not known."""
 
 
 def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
@@ -62,11 +67,13 @@ def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
     return _solve(H, np.zeros((len(H), 0)), 0.0, sizes)[1]
 
 
-def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None) -> BlockSolution:
-    """Best coefficients, of least norm.
+def solve_block(
+    H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None, longest: int = 0
+) -> BlockSolution:
+    """Best coefficients, of least norm; ``longest`` is how many tokens a feature is summed over.
 
-    ``sizes``, (p,), are the mean squares that features are scaled by; the diagonal of H'H + alpha I
-    by default.
+    ``sizes``, (p,), are the mean squares that features of H'H are scaled by; its diagonal by
+    default.
     """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]
@@ -75,13 +82,51 @@ def solve_block(H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None)
     if factor.name != "qr":
 
         def correction(x: Floats) -> Floats:
-            return _apply(factor, product(H.T, targets - product(H, x)) - alpha * x)
+            gradient = product(H.T, targets - product(H, x)) - alpha * x
+            return _apply(factor, gradient, alpha)
 
         x, steps = refine(x, correction)
     error = float(((targets - product(H, x)) ** 2).sum())
     coefficients = np.zeros((Y.shape[1], H.shape[1]))
     coefficients[wanted] = x.T
-    return BlockSolution(coefficients, error, steps, factor)
+    return BlockSolution(
+        coefficients,
+        error,
+        steps,
+        factor,
+        _rounding_error(factor, H, Y, coefficients, error, alpha, steps, longest),
+    )
+
+
+def _rounding_error(
+    factor: Factor,
+    H: Floats,
+    Y: Floats,
+    C: Floats,
+    squared_error: float,
+    alpha: float,
+    steps: tuple[float, ...],
+    longest: int,
+) -> float | None:
+    """Bound on ||C - C*||, :mod:`linattn_fast.accuracy`."""
+    if factor.uncertain:
+        return None
+    n, p = H.shape
+    size = norm(C)
+    relative = bound(
+        C,
+        factor.scale,
+        condition=factor.condition,
+        rounding=rounding_of_data(n, p, longest),
+        target=norm(Y),
+        residual=float(np.hypot(np.sqrt(squared_error), np.sqrt(alpha) * size)),
+        full_rank=factor.rank == p,
+    )
+    if relative is None:
+        return None
+    if factor.name != "qr" and size > 0:
+        relative += left_after(steps, factor.level * factor.condition)
+    return relative * size if relative < 1 else None
 
 
 def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Floats, Factor]:
@@ -91,22 +136,23 @@ def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Fl
     if n >= p or alpha > 0:
         gram = product(H.T, H).T
         add_to_diagonal(gram, alpha)
-        factor = try_cholesky(gram, n, sizes)
-    if not isinstance(factor, CholeskyFactor) and alpha == 0:
+        ridged = None if sizes is None else np.maximum(sizes, alpha)
+        factor = safe_for_ridge(try_cholesky(gram, n, ridged), alpha)
+    if not isinstance(factor, CholeskyFactor):
         factor = _clear_range(H)
     if isinstance(factor, CholeskyFactor | SpectralFactor):
-        return _apply(factor, product(H.T, Y)), factor
+        return _apply(factor, product(H.T, Y), alpha), factor
     if sizes is None:
-        sizes = (H**2).sum(axis=0) + alpha
+        sizes = (H**2).sum(axis=0)
     C, spectral = solve_rows(_pieces(H, Y), n, alpha, sizes, Y.shape[1])
     return C.T, spectral
 
 
-def _apply(factor: Factor, b: Floats) -> Floats:
-    """(H'H + alpha I)^-1 b, or of short rank its pseudo-inverse, for b (p, k)."""
+def _apply(factor: Factor, b: Floats, alpha: float) -> Floats:
+    """(H'H + alpha I)^-1 b for b (p, k), in the range of H'H where that is of short rank."""
     if isinstance(factor, CholeskyFactor):
         return factor.solve(b)
-    inner = product(factor.vectors.T, b) / factor.values[-factor.rank :, None]
+    inner = product(factor.vectors.T, b) / (factor.kept[:, None] + alpha)
     return product(factor.vectors, inner)  # no scale: see _clear_range
 
 

@@ -6,19 +6,36 @@ C = sum_i sqrt(w_i) x_i h_i', where x (N, d_out) solves
     (K + alpha W I) x = sqrt(w) y,    K_ij = sqrt(w_i w_j) <s_i, s_j> <z_i, z_j>
 
 which for alpha = 0 and the pseudo-inverse of K is the least-squares solution of least norm.
+
+The kernel sees all features in the units that they have. What it cannot resolve, such as small
+features beside large ones, or a ridge far below what rounding leaves of a singular K, shows in the
+residual of the coefficients themselves; the features are then reduced as they are
+(:mod:`linattn_fast.orthogonal`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from .accuracy import bound, rounding_of_data
+from .cancellation import sizes
 from .device import module_of, put
 from .features import Features
 from .non_finite import non_finite_error
-from .refine import Solution, refine
-from .solve import EPS, MARGIN, add_to_diagonal, algebra_of, try_cholesky
+from .orthogonal import solve_rows, solve_triangle
+from .refine import Solution, norm, refine
+from .solve import (
+    EPS,
+    MARGIN,
+    CholeskyFactor,
+    SpectralFactor,
+    add_to_diagonal,
+    power_of_two_scale,
+    try_cholesky,
+)
 from .tokens import Floats, Positions, Tokens
 
 
@@ -47,6 +64,18 @@ class Kernel:
         if not (xp.isfinite(diagonal).all() and xp.isfinite(self.s).all()):
             raise non_finite_error(tokens)
 
+    def in_units(self) -> tuple[Kernel, int, int]:
+        """Parts scaled by powers of two to sizes near one, so that no product under- or overflows.
+
+        Returns them with the exponents k of sqrt(w) h and j of sqrt(w).
+        """
+        exponents, parts = [], []
+        for array in (self.s, self.z, self.root):
+            largest = float(module_of(array).abs(array).max())
+            exponents.append(-int(np.frexp(largest)[1]))
+            parts.append(module_of(array).ldexp(array, exponents[-1]))
+        return Kernel(*parts), sum(exponents), exponents[-1]
+
     def matrix(self, ridge: float) -> Floats:
         """K + ridge I, (N, N)."""
         K = self.s @ self.s.T
@@ -59,9 +88,13 @@ class Kernel:
     def coefficients(self, x: Floats) -> Floats:
         """C (d_out, p) = sum_i root_i x_i h_i'."""
         weighted = self.root[:, None] * x  # (N, d_out)
-        maps = [(self.s * column[:, None]).T @ self.z for column in weighted.T]  # (q, d) each
-        stacked: Floats = module_of(self.s).stack(maps)
-        return stacked.reshape(x.shape[1], -1)
+        stacked: Floats = module_of(self.s).stack([self.times(column) for column in weighted.T])
+        return stacked
+
+    def times(self, column: Floats) -> Floats:
+        """sum_i x_i h_i of numbers x (N,), (p,)."""
+        sums: Floats = (self.s * column[:, None]).T @ self.z  # (q, d)
+        return sums.reshape(-1)
 
     def outputs(self, coefficients: Floats) -> Floats:
         """C h_i for every sample, (N, d_out)."""
@@ -70,6 +103,16 @@ class Kernel:
         rows = [((self.s @ one) * self.z).sum(axis=1) for one in maps]
         outputs: Floats = module_of(self.s).stack(rows, axis=1)
         return outputs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return len(self.s), self.s.shape[1] * self.z.shape[1]
+
+    def squares(self) -> Floats:
+        """Sum of w_i h_i^2, (p,)."""
+        weighted = (self.root[:, None] * self.s) ** 2  # (N, q)
+        return (weighted.T @ self.z**2).reshape(-1)
 
     def features(self) -> Floats:
         """sqrt(w_i) h_i, (N, p)."""
@@ -84,50 +127,142 @@ class DualSolution:
     solution: Solution
     condition: float
     reason: str
+    error: float | None = None
+    """Bound on the relative error of the coefficients; None where it is not known."""
 
 
-def solve_dual(kernel: Kernel, y: Floats, alpha: float) -> DualSolution:
+def solve_dual(
+    kernel: Kernel, y: Floats, alpha: float, magnitudes: Callable[[], Floats], longest: int
+) -> DualSolution:
     """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
 
-    A kernel too ill-conditioned for Cholesky has lost small singular values of the features, so
-    then the features themselves, at most as large as the Gram would be, are decomposed.
+    ``magnitudes`` makes sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
+    sequence: what :mod:`linattn_fast.cancellation` wants to know.
     """
-    total = float((kernel.root**2).sum())
-    ridge = alpha * total
-    factor = try_cholesky(kernel.matrix(ridge), kernel.s.shape[1])
-    if isinstance(factor, str):
-        C, condition = _by_svd(kernel.features(), kernel.root[:, None] * y, ridge)
-        solution = Solution(C, (), _mean_squared_error(kernel, C, y))
+    # Features 2^k h sqrt(w), largest near one; y takes its weights 2^j w on its own
+    unit, k, j = kernel.in_units()
+    with np.errstate(over="ignore"):
+        ridge = float(np.ldexp(alpha * float((unit.root**2).sum()), 2 * (k - j)))
+    if not np.isfinite(ridge):
+        raise ValueError(
+            f"alpha: {alpha:.3g} is beyond float64 in the units of these features; rescale Z"
+        )
+    targets = unit.root[:, None] * y
+    factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
+    if not isinstance(factor, str):
+        found = _by_kernel(unit, targets, ridge, factor)
+        if found is not None:
+            C, steps = found
+            error = _error_by_kernel(unit, targets, C, factor, longest)
+            C = _back(C, k - j)
+            solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
+            how = "Cholesky factorisation of the kernel"
+            return DualSolution(solution, factor.condition, how + _unknown(error), error)
+        why = "the kernel leaves more than rounding of the residuals"
+    else:
         why = factor.replace("Gram", "kernel")
-        return DualSolution(solution, condition, f"{why}, so the features were decomposed")
+    with np.errstate(over="ignore"):
+        summands = module_of(y).ldexp(put(magnitudes(), like=y), 2 * k)
+    own = sizes(unit.squares(), summands, longest)
+    C, spectral = _by_features(unit, targets, ridge, own)
+
+    def correction(C: Floats) -> Floats:
+        left = unit.root[:, None] * (targets - unit.root[:, None] * unit.outputs(C))
+        gradient = module_of(C).stack([unit.times(column) for column in left.T])
+        return spectral.solve((gradient - ridge * C).T).T
+
+    C, steps = refine(C, correction)
+    left = targets - unit.root[:, None] * unit.outputs(C)
+    error = None
+    if not spectral.uncertain:
+        error = bound(
+            C,
+            spectral.scale,
+            condition=spectral.condition,
+            rounding=rounding_of_data(*unit.shape, longest),
+            target=norm(targets),
+            residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
+            full_rank=spectral.rank == unit.shape[1],
+        )
+    C = _back(C, k - j)
+    solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
+    why = f"{why}, so the features were decomposed"
+    if spectral.uncertain:
+        why += "; rank uncertain: a singular value is close to what counts as zero"
+    return DualSolution(solution, spectral.condition, why + _unknown(error), error)
+
+
+def _unknown(error: float | None) -> str:
+    return "; the error of the coefficients is unknown" if error is None else ""
+
+
+def _error_by_kernel(
+    kernel: Kernel, targets: Floats, C: Floats, factor: CholeskyFactor, longest: int
+) -> float | None:
+    """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y.
+
+    Residuals within rounding, u (|y| + sum |C_j| |h_j|), move C by that over sigma, the root of the
+    smallest eigenvalue of K + ridge I; errors u of the features, relative, by u |C| times the
+    largest over sigma. Both are within rounding of the features in their own units.
+    """
+    xp = module_of(C)
+    u = MARGIN * rounding_of_data(*kernel.shape, longest)
+    size = norm(C)
+    if size == 0:
+        return 0.0 if norm(targets) == 0 else None
+    own = norm(xp.abs(C) @ xp.sqrt(kernel.squares()))
+    least = np.sqrt(factor.norm * factor.smallest) / float(factor.scale.max())  # sigma, or below
+    largest = np.sqrt(factor.norm) / float(factor.scale.min())
+    error = u * ((norm(targets) + own) / (least * size) + largest / least)
+    return float(error) if error < 1 else None
+
+
+def _back(C: Floats, k: int) -> Floats:
+    """Coefficients of h from those of 2^k h; infinite where float64 has no such number."""
+    with np.errstate(over="ignore"):
+        x: Floats = module_of(C).ldexp(C, k)
+    return x
+
+
+def _by_kernel(
+    kernel: Kernel, targets: Floats, ridge: float, factor: CholeskyFactor
+) -> tuple[Floats, tuple[float, ...]] | None:
+    """C and the corrections it took; None where rounding is not all that its residuals have.
+
+    With rho = sqrt(w) (y - C h) - ridge x, the objective of C is above the least one by at most
+    |rho|^2, and rounding of features each in its own units is eps (|y| + sum |C_j| |h_j|).
+    """
     root = kernel.root[:, None]
 
-    def correction(x: Floats) -> Floats:
-        residual = root * (y - kernel.outputs(kernel.coefficients(x))) - ridge * x
-        return factor.solve(residual)
+    def residual(x: Floats) -> Floats:
+        return targets - root * kernel.outputs(kernel.coefficients(x)) - ridge * x
 
-    x, steps = refine(factor.solve(root * y), correction)
+    x, steps = refine(factor.solve(targets), lambda x: factor.solve(residual(x)))
     C = kernel.coefficients(x)
-    solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
-    return DualSolution(solution, factor.condition, "Cholesky factorisation of the kernel")
+    xp = module_of(C)
+    own = xp.abs(C) @ xp.sqrt(kernel.squares())  # (d_out,)
+    level = MARGIN * max(kernel.s.shape[0], C.shape[1]) * EPS
+    allowed = level * (xp.linalg.norm(targets, axis=0) + own)
+    left = xp.linalg.norm(residual(x), axis=0)
+    return (C, steps) if bool((left <= allowed).all()) else None
+
+
+def _by_features(
+    kernel: Kernel, targets: Floats, ridge: float, sizes: Floats
+) -> tuple[Floats, SpectralFactor]:
+    """C (d_out, p) of least norm from the features themselves, and their decomposition."""
+    H = kernel.features()
+    n, p = H.shape
+    if n >= p:
+        rows = module_of(H).concatenate([H, targets], axis=1)
+        return solve_rows([rows], n, ridge, sizes, targets.shape[1])
+    scale = power_of_two_scale(sizes)
+    return solve_triangle(H * scale, targets, n, ridge, scale)
 
 
 def _mean_squared_error(kernel: Kernel, coefficients: Floats, y: Floats) -> float:
-    weights = kernel.root**2
-    errors = ((y - kernel.outputs(coefficients)) ** 2).sum(axis=1)
-    return float(weights @ errors / weights.sum())
-
-
-def _by_svd(features: Floats, y: Floats, ridge: float) -> tuple[Floats, float]:
-    """Ridge or least-norm solution from H = U diag(sigma) V', and the condition number squared.
-
-    Singular values up to 10 max(N, p) eps sigma_max count as zero.
-    """
-    U, sigma, Vt = algebra_of(features).svd(features)
-    kept = sigma > MARGIN * max(features.shape) * EPS * sigma[0]
-    if not kept.any():
-        return module_of(features).zeros((y.shape[1], features.shape[1])), float("inf")
-    U, sigma, Vt = U[:, kept], sigma[kept], Vt[kept]
-    filtered = (sigma / (sigma**2 + ridge))[:, None] * (U.T @ y)
-    condition = (sigma[0] ** 2 + ridge) / (sigma[-1] ** 2 + ridge)
-    return (Vt.T @ filtered).T, float(condition)
+    """(1/W) sum w |y - C h|^2, in units in which no weight is lost."""
+    root = kernel.root / kernel.root.max()
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = ((root[:, None] * (y - kernel.outputs(coefficients))) ** 2).sum()
+    return float(errors / (root**2).sum())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .assembling import assemble
+from .backend import get_backend
 from .certifying import certificate_from, certifying_factor, counted_on_data
 from .dual import Kernel, solve_dual
 from .memory import as_memory_limit
@@ -15,6 +17,7 @@ from .modular_features import Reading
 from .problem import Problem, Settings, Stages, on_current_device
 from .result import Fit
 from .streamed_problem import tokens_of
+from .tokens import Floats
 
 
 def fit_dual(
@@ -34,7 +37,13 @@ def fit_dual(
         kernel.require_finite(problem.tokens)
     y = problem.targets.rows().astype(np.float64)
     with stages.timed("solve"):
-        dual = solve_dual(kernel, y, float(settings.alpha))
+        dual = solve_dual(
+            kernel,
+            y,
+            float(settings.alpha),
+            partial(_summand_sizes, problem),
+            int(problem.tokens.lengths.max()),
+        )
     certificate, moments = None, None
     if isinstance(settings.heads, int) or (settings.certify and n >= p):
         with stages.timed("moments"):
@@ -53,7 +62,7 @@ def fit_dual(
 
                 factor = certifying_factor(moments, read, limit)
                 certificate = certificate_from(moments, factor, read=read)
-    weights = kernel.root**2
+    root = kernel.root[:, None] / kernel.root.max()
     return assemble(
         dual.solution,
         f"{why}; {dual.reason}",
@@ -65,7 +74,18 @@ def fit_dual(
         features=problem.features,
         positions=problem.positions,
         n_samples=n,
-        mean_squared_target=float(weights @ (y**2).sum(axis=1) / weights.sum()),
+        mean_squared_target=float(((root * y) ** 2).sum() / (root**2).sum()),
         backend=problem.backend,
         moments=moments,
+        coefficient_error=dual.error,
     )
+
+
+def _summand_sizes(problem: Problem) -> Floats:
+    """Sum of w S_jj S_kk z_l^2, (p,)."""
+    engine = get_backend(problem.backend, problem.tokens)
+    with np.errstate(over="ignore"):
+        found = engine.summand_sizes(
+            problem.tokens, problem.weights, problem.positions, problem.features
+        )
+    return found.reshape(-1)

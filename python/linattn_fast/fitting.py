@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from .accuracy import converged, doubts_of, error_of_factorised
 from .assembling import assemble
 from .automatic import chosen_by_auto
 from .backend import Precision, get_backend
@@ -52,16 +53,17 @@ def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]
 
 
 def _solve_with_data(
-    moments: Moments, problem: Data, settings: Settings
+    moments: Moments, problem: Data, settings: Settings, distrust: str = ""
 ) -> tuple[Floats, Choice] | str:
     """The same, but what the Gram cannot resolve is taken from the features themselves.
 
-    A string where memory allows only conjugate gradients to do so: why.
+    ``distrust`` is why "auto" does not even try Cholesky. A string where memory allows only
+    conjugate gradients to do so: why.
     """
     alpha, reason = float(settings.alpha), "asked for"
     start = time.perf_counter()
     if settings.solver == "auto":
-        choice = try_cholesky_of_moments(moments, alpha)
+        choice = distrust or try_cholesky_of_moments(moments, alpha)
         if isinstance(choice, Choice):
             cross = moments.cross() / moments.required_weight()
             return choice.factorisation.solve(cross).T, choice
@@ -85,7 +87,7 @@ def _solve_with_data(
             weight,
             problem.positions,
             alpha,
-            feature_sizes(moments, alpha),
+            feature_sizes(moments),
             moments.features,
             moments.d_out,
         )
@@ -143,9 +145,11 @@ def assemble_factorised(
     problem: Data | None = None,
 ) -> Fit:
     """The result of a fit whose normal equations were factorised; ``why`` auto chose to."""
+    error = error_of_factorised(solution, choice.factorisation, moments, float(settings.alpha))
+    reasons = choice.reason, why, doubts_of(error, choice.factorisation, moments, solution)
     return assemble(
         solution,
-        "; ".join(filter(None, (choice.reason, why))),
+        "; ".join(filter(None, reasons)),
         choice.factorisation.condition,
         choice.factorisation.name,
         _certificate(moments, choice, settings, stages, problem),
@@ -158,6 +162,7 @@ def assemble_factorised(
         backend=(engine := get_backend(moments.backend, moments)).name,
         path=engine.path(moments.precision),
         moments=moments,
+        coefficient_error=error,
     )
 
 
@@ -351,21 +356,26 @@ def _fit_by_factorising(
         why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
         loaded, why = in_memory(problem, as_memory_limit(settings.memory_limit), why)
         return fit_dual(loaded, settings, why, progress=False)
-    with stages.timed("solve"):
-        solved = _solve_with_data(moments, problem, settings)
-    if isinstance(solved, str):
-        del moments  # conjugate gradients have the memory to themselves
-        turned = fit_pcg(problem, replace(settings, solver="pcg"), f"{why}; {solved}", progress)
-        return _after(stages, turned)
-    coefficients, choice = solved
-    with stages.timed("refine"):
-        solution = refine_on_data(
-            coefficients,
-            choice,
-            float(settings.alpha),
-            moments.required_weight(),
-            partial(gradient_of, problem),
-        )
+    distrust = ""
+    while True:
+        with stages.timed("solve"):
+            solved = _solve_with_data(moments, problem, settings, distrust)
+        if isinstance(solved, str):
+            del moments  # conjugate gradients have the memory to themselves
+            turned = fit_pcg(problem, replace(settings, solver="pcg"), f"{why}; {solved}", progress)
+            return _after(stages, turned)
+        coefficients, choice = solved
+        with stages.timed("refine"):
+            solution = refine_on_data(
+                coefficients,
+                choice,
+                float(settings.alpha),
+                moments.required_weight(),
+                partial(gradient_of, problem),
+            )
+        if settings.solver != "auto" or distrust or converged(solution, choice.factorisation):
+            break
+        distrust = "corrections on the data do not bring what the Gram has lost"
     chosen = why if auto else ""
     return assemble_factorised(
         solution, choice, moments, settings, stages, why=chosen, problem=problem

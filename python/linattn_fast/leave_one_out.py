@@ -171,6 +171,7 @@ def leave_one_out(
     if counted.sum() < 2:
         raise ValueError("sample_weight: at least two sequences of positive weight are needed")
     table = np.concatenate(errors, axis=1)
+    table[np.isnan(table)] = np.inf  # beyond float64: infinity minus infinity, on the way
     mean = table[:, counted] @ shares[counted]
     if not np.isfinite(mean).any():
         raise ValueError(

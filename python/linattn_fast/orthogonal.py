@@ -5,11 +5,11 @@ largest singular value is lost in it. With the data at hand, the features themse
 to a triangle, a batch at a time, without ever holding more than a few p x p matrices:
 
     [ sqrt(w) H D   sqrt(w) y ] = Q [ R  c ]      D = diag(2^k), columns of length near one
-    [ sqrt(alpha W) D      0  ]     [ 0  . ]
+                                    [ 0  . ]
 
-Then R = U diag(sigma) V' tells the rank (sigma up to 10 max(N, p) eps sigma_max is zero), and
-D V diag(1/sigma) U' c is a best fit, from which the one of least norm follows as in
-:class:`linattn_fast.solve.SpectralFactor`.
+Then R = U diag(sigma) V' tells the rank (sigma up to 10 max(N, p) eps sigma_max is zero). The ridge
+and the least norm are matters of the caller's units and are solved for in the range of V
+(:mod:`linattn_fast.least_norm`): directions that the data does not have never see the ridge.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .device import module_of, put
+from .device import module_of, put, to_host
 from .features import Features
+from .least_norm import ridge_among
 from .solve import (
     EPS,
     MARGIN,
@@ -91,7 +92,7 @@ def solve_on_data(
     alpha
         Ridge.
     sizes
-        Mean squares from which D is taken, (p,): the diagonal of Lambda + alpha I, or nearly
+        Mean squares from which D is taken, (p,): the diagonal of Lambda, or nearly
         (:mod:`linattn_fast.cancellation`).
     chosen
         Which features take part.
@@ -107,12 +108,9 @@ def solve_rows(
     rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
 ) -> tuple[Floats, SpectralFactor]:
     """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
-    p, xp, algebra = len(sizes), module_of(sizes), algebra_of(sizes)
+    xp, algebra = module_of(sizes), algebra_of(sizes)
     scale = power_of_two_scale(sizes)
     triangle = None
-    if alpha > 0:
-        triangle = xp.zeros((p, p + d_out))
-        triangle[:, :p] = xp.diag(np.sqrt(alpha) * scale)
     units = xp.concatenate([scale, xp.ones(d_out)])
     for block in rows:
         scaled = put(block, like=units) * units
@@ -120,11 +118,21 @@ def solve_rows(
             scaled if triangle is None else xp.concatenate([triangle, scaled])
         )
     assert triangle is not None
-    kept = p if alpha > 0 else min(p, n_samples)  # the rest is zero
-    U, sigma, Vt = algebra.svd(triangle[:kept, :p])
-    c = triangle[:kept, p:]
+    kept, p = min(len(sizes), n_samples), len(sizes)  # the rest is zero
+    return solve_triangle(triangle[:kept, :p], triangle[:kept, p:], n_samples, alpha, scale)
+
+
+def solve_triangle(
+    R: Floats, c: Floats, n_samples: int, alpha: float, scale: Floats
+) -> tuple[Floats, SpectralFactor]:
+    """The same, of |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
+
+    R has been scaled by D, the ridge is in the units of x.
+    """
+    (k, p), xp = R.shape, module_of(R)
+    U, sigma, Vt = algebra_of(R).svd(R)
     values = xp.zeros(p)
-    values[p - kept :] = sigma[::-1] ** 2
+    values[p - k :] = sigma[::-1] ** 2
     level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares
     factor = spectral_factor(
         values,
@@ -133,8 +141,13 @@ def solve_rows(
         level=level**2,
         margin=(MARGIN * level) ** 2,
         name="qr",
+        alpha=alpha,
     )
-    if factor.rank == 0:
-        return xp.zeros((d_out, p)), factor
-    inner = (U.T @ c)[::-1][-factor.rank :] / sigma[::-1][-factor.rank :, None]
-    return factor.shortest(inner).T, factor
+    r = factor.rank
+    if r == 0:
+        return xp.zeros((c.shape[1], p)), factor
+    projected, s = (U.T @ c)[:r][::-1], sigma[:r][::-1]
+    if factor.ridge is None:
+        return factor.shortest(projected / s[:, None]).T, factor
+    x = ridge_among(to_host(s), factor.ridge.lift, alpha, to_host(projected))[0]
+    return put(x, like=R).T, factor

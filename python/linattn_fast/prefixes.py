@@ -139,7 +139,7 @@ class Samples:
         with np.errstate(over="ignore", invalid="ignore"):
             while first < len(longest):
                 most = int(self.lengths[longest[min(first + step, len(longest)) - 1]])
-                room = max(1, _TOKENS_AT_ONCE // (most * len(used)))
+                room = max(1, _TOKENS_AT_ONCE // max(1, most * len(used)))
                 last = min(first + min(step, room), len(longest))
                 chosen = order[slice(*np.searchsorted(run[order], (first, last)))]
                 tokens = self._side_by_side(longest[first:last], used)

@@ -28,7 +28,7 @@ class Solution:
     mean_squared_error: float
 
 
-def _norm(x: Floats) -> float:
+def norm(x: Floats) -> float:
     """Frobenius norm without overflow."""
     xp = module_of(x)
     largest = float(xp.abs(x).max()) if x.size else 0.0
@@ -50,10 +50,10 @@ def refine(
     ``first_step`` times the solution.
     """
     steps: list[float] = []
-    size = _norm(solution)
+    size = norm(solution)
     while size > 0 and len(steps) < most_steps:
         change = correction(solution)
-        step = _norm(change) / size
+        step = norm(change) / size
         if not step <= (steps[-1] / 2 if steps else first_step):
             break
         solution = solution + change

@@ -15,10 +15,16 @@ from .backend import get_backend
 from .device import module_of
 from .normal_operator import Gradient, added
 from .problem import Problem
-from .refine import Solution, refine
-from .solve import Choice
+from .refine import Solution, norm
+from .solve import EPS, Choice
 from .streamed_problem import Data
 from .tokens import Floats
+
+_MOST_STEPS = 8
+_TRUSTED = 1e-3
+"""Largest rounding level times condition number of a factorisation whose steps need no check."""
+_ROUNDING = 1e-12
+"""Of an objective, relative to it."""
 
 
 def refine_on_data(
@@ -34,29 +40,47 @@ def refine_on_data(
 
         E - 2 <D, g> + <D, D Lambda> = E - <D, g> - alpha <D, C + D>
 
-    which is the error of the answer without another pass over the data, unless it cancels.
+    which is the error of the answer without another pass over the data, unless it cancels. Where
+    the factorisation is too ill-conditioned to be trusted with that, the objective is measured
+    after every step, and a step that did not lower it is taken back.
     """
     xp = module_of(coefficients)
-    errors: list[tuple[float, float]] = []  # before and after each correction
-
-    def correction(C: Floats) -> Floats:
+    factor = choice.factorisation
+    trusted = factor.condition * factor.level < _TRUSTED
+    C, steps, decisive = coefficients, list[float](), list[float]()
+    last: tuple[Floats, float, float] | None = None  # C before the last step, its errors
+    while True:
         sums = gradient(xp.ascontiguousarray(C))
+        error = float(sums.squared_error.sum()) / total_weight
+        objective = error + alpha * norm(C) ** 2
+        if last is not None and objective > last[2] * (1 + _ROUNDING):
+            C, error = last[0], last[1]  # worse than before
+            steps.pop()
+            break
         g = sums.gradient / total_weight
-        before = float(sums.squared_error.sum()) / total_weight
-        step: Floats = choice.factorisation.solve(g.T - alpha * C.T).T
-        gain = float((step * g).sum()) + alpha * float((step * (C + step)).sum())
-        errors.append((before, before - gain))
-        return step
+        change: Floats = factor.solve(g.T - alpha * C.T).T
+        own, step = _steps(change, C, factor.scale)
+        if len(steps) == _MOST_STEPS or not step <= (decisive[-1] / 2 if decisive else 0.5):
+            break
+        gain = float((change * g).sum()) + alpha * float((change * (C + change)).sum())
+        last, C = (C, error, objective), C + change
+        steps.append(own)
+        decisive.append(step)
+        if step < np.sqrt(EPS) and trusted:
+            error = error - gain
+            if not error > last[1] / 2:
+                sums = gradient(xp.ascontiguousarray(C))
+                error = float(sums.squared_error.sum()) / total_weight
+            break
+    return Solution(C, tuple(steps), error)
 
-    refined, steps = refine(coefficients, correction)
-    before, after = errors[-1] if errors else (np.nan, np.nan)
-    if len(steps) < len(errors):  # the last correction was not taken
-        error = before
-    elif after > before / 2:
-        error = after
-    else:
-        error = float(gradient(xp.ascontiguousarray(refined)).squared_error.sum()) / total_weight
-    return Solution(refined, steps, error)
+
+def _steps(change: Floats, C: Floats, scale: Floats) -> tuple[float, float]:
+    """Relative size of a change in the caller's units, and in those of A if that is larger."""
+    if 0.0 in (size := (norm(C), norm(C / scale))):
+        return np.inf, np.inf
+    own, equilibrated = norm(change) / size[0], norm(change / scale) / size[1]
+    return own, max(own, equilibrated) if np.isfinite(own + equilibrated) else np.inf
 
 
 def gradient_of(problem: Data, C: Floats) -> Gradient:

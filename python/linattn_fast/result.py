@@ -56,6 +56,9 @@ class FitInfo:
     """Of conjugate gradients, restarts included; 0 for the other solvers."""
     path: str = ""
     """With the backend "cuda": whether our kernels or cuBLAS form the Gram, and why."""
+    coefficient_error: float | None = None
+    """Bound on the relative error of the coefficients by rounding, ||C - C*|| / ||C*||, to first
+    order; None where it is not known, and ``reason`` then says why."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
 
@@ -70,10 +73,15 @@ class FitInfo:
             + f"  mean squared error {self.mean_squared_error:.3g} "
             f"of mean squared target {self.mean_squared_target:.3g}\n"
             f"  refinement on the data: {steps}\n"
+            f"  relative error of the coefficients: {self._error()}\n"
             + (f"  {self.iterations} iterations\n" if self.iterations else "")
             + f"  heads: {self.heads or 'none'}\n"
             f"  {stages}; about {in_words(self.bytes)}"
         )
+
+    def _error(self) -> str:
+        error = self.coefficient_error
+        return "unknown" if error is None else f"at most about {error:.0e}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,13 +26,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
 
 from . import device_algebra, host_algebra
 from .device import is_on_device, module_of, put, to_host
+from .least_norm import Lift, RidgeTriangle, ridge_among, shortest_lift
 from .tokens import Floats
 
 MatrixMaker: TypeAlias = Callable[[], Floats]
@@ -43,9 +43,19 @@ SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", 
 """The first three are here; the others in :mod:`linattn_fast.dual`, ``orthogonal``, ``pcg`` and
 ``block_fit``."""
 
+Safe = TypeVar("Safe", bound="Factorisation")
+"""A factorisation of a kind of its own."""
+
 EPS = float(np.finfo(np.float64).eps)
 MARGIN = 10.0
 """Eigenvalues of A count as real above MARGIN times the rounding level."""
+CLOSE = 100.0
+"""Singular values within this factor of what counts as zero leave the rank uncertain."""
+MOST_CONDITION = 1 / np.sqrt(EPS)
+"""Of Lambda + alpha I, for Cholesky with a ridge. Where Lambda is singular, the ridge alone is what
+rounding is divided by; the range of Lambda, taken on its own, never sees it."""
+_MOST_NOISE = 0.01
+"""Of orthonormal vectors: above it, they say nothing at all."""
 
 
 def algebra_of(matrix: Floats) -> ModuleType:
@@ -67,6 +77,10 @@ class Factorisation(Protocol):
     @property
     def rank(self) -> int:
         """Eigenvalues of A that count as real."""
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the rank might be another."""
 
     @property
     def condition(self) -> float:
@@ -143,6 +157,11 @@ class CholeskyFactor:
         return len(self.scale)
 
     @property
+    def uncertain(self) -> bool:
+        """Never: the rank is full."""
+        return False
+
+    @property
     def condition(self) -> float:
         """LAPACK's estimate in the 1-norm."""
         return 1 / self.smallest
@@ -160,25 +179,26 @@ class CholeskyFactor:
 
 @dataclass(frozen=True)
 class SpectralFactor:
-    """A = U diag(w) U' over the eigenvalues that count, and an orthonormal basis of Lambda's range.
+    """A = V diag(w) V' over the eigenvalues that count, and the way back to the caller's units.
 
-    The range of Lambda = D^-1 A D^-1 is that of R = D^-1 U (p, r). In it lies the shortest solution
-    of D^-1 A D^-1 x = b:
+    A is the equilibrated Lambda, without the ridge. What Lambda = D^-1 A D^-1 determines of
+    coefficients x is a = V' D^-1 x, and x = K a is the shortest of all with that a
+    (:mod:`linattn_fast.least_norm`):
 
-        x = R (R'R)^-1 w^-1 U' D b = B T'^-1 w^-1 U' D b,    R = B T, B orthonormal
+        x = K (diag(w) + alpha K'K)^-1 K' b
 
-    Of full rank, that is D U w^-1 U' D b, and B is not needed.
+    Of full rank, K = D V; for b in the range of Lambda, K'b = V'D b.
     """
 
     values: Floats
     """All eigenvalues of A, ascending."""
     vectors: Floats
-    """(p, r): eigenvectors of the last r."""
+    """V, (p, r): eigenvectors of the last r."""
     scale: Floats
-    basis: Floats | None
-    """B, (p, r)."""
-    triangle: Floats | None
-    """T with its columns in the order of the eigenvalues, inverted: (r, r)."""
+    lift: Lift | None
+    """K; None for D V."""
+    ridge: RidgeTriangle | None
+    """Triangle of diag(w) + alpha K'K; None without a ridge."""
     level: float
     margin: float
     name: str = "eigh"
@@ -191,8 +211,7 @@ class SpectralFactor:
             values=to_host(self.values),
             vectors=to_host(self.vectors),
             scale=to_host(self.scale),
-            basis=to_host(self.basis),
-            triangle=to_host(self.triangle),
+            lift=self.lift and Lift(to_host(self.lift.turned), to_host(self.lift.turn)),
         )
 
     @property
@@ -201,34 +220,55 @@ class SpectralFactor:
         return int(self.vectors.shape[1])
 
     @property
+    def kept(self) -> Floats:
+        """The eigenvalues that count, (r,), ascending."""
+        return self.values[len(self.values) - self.rank :]
+
+    @property
     def smallest(self) -> float:
         """Smallest eigenvalue of A over its largest."""
         return float(self.values[0] / self.values[-1]) if self.rank else 0.0
 
     @property
     def condition(self) -> float:
-        """Largest over smallest eigenvalue kept; infinite when none is."""
+        """Largest over smallest eigenvalue kept, with the ridge if any; infinite when none is."""
         if self.rank == 0:
             return float("inf")
+        if self.ridge is not None:
+            return self.ridge.condition
         return float(self.values[-1] / self.values[-self.rank])
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether an eigenvalue is so close to the margin that the rank might be another."""
+        near = self.margin * self.values[-1]
+        close = (self.values > near / self.closeness) & (self.values < near * self.closeness)
+        return bool(close.any())
+
+    @property
+    def closeness(self) -> float:
+        """A factor of 100, of singular values where they were computed, else of eigenvalues."""
+        return CLOSE**2 if self.name == "qr" else CLOSE
 
     def solve(self, b: Floats) -> Floats:
         """The shortest of all solutions."""
         if self.rank == 0:
             nothing: Floats = module_of(b).zeros_like(b)
             return nothing
-        weights = self.values[-self.rank :, None]
-        return self.shortest((self.vectors.T @ (self.scale[:, None] * b)) / weights)
+        if self.ridge is not None:
+            x: Floats = put(self.ridge.solve(to_host(b)), like=b)
+            return x
+        return self.shortest((self.vectors.T @ (self.scale[:, None] * b)) / self.kept[:, None])
 
     def shortest(self, inner: Floats) -> Floats:
-        """B T'^-1 inner, or of full rank D U inner: the shortest x with U' D^-1 x = inner."""
-        if self.basis is None or self.triangle is None:
+        """K inner: the shortest x with V' D^-1 x = inner."""
+        if self.lift is None:
             return self.scale[:, None] * (self.vectors @ inner)
-        return self.basis @ (self.triangle.T @ inner)
+        return self.lift(inner)
 
     def multiply(self, x: Floats) -> Floats:
-        """D^-1 U diag(w) U' D^-1 x."""
-        y = self.values[len(self.values) - self.rank :] * (self.vectors.T @ (x / self.scale))
+        """D^-1 V diag(w) V' D^-1 x: Lambda x, without the ridge."""
+        y = self.kept * (self.vectors.T @ (x / self.scale))
         return (self.vectors @ y) / self.scale
 
 
@@ -268,6 +308,13 @@ def try_cholesky(
     return CholeskyFactor(factor, scale, norm, float(reciprocal), level)
 
 
+def safe_for_ridge(factor: Safe | str, alpha: float) -> Safe | str:
+    """The factorisation of Lambda + alpha I, or why the range of Lambda is to be told apart."""
+    if isinstance(factor, str) or alpha == 0 or factor.condition <= MOST_CONDITION:
+        return factor
+    return f"the Gram with its ridge is ill-conditioned (about {factor.condition:.1g})"
+
+
 def ill_conditioned(reciprocal: float) -> str:
     """Why Cholesky is not safe."""
     return f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})"
@@ -281,39 +328,43 @@ def spectral_factor(
     level: float,
     margin: float,
     name: str = "eigh",
+    alpha: float = 0.0,
 ) -> SpectralFactor:
-    """Keep the eigenpairs of A above the margin, and find a basis of Lambda's range.
+    """Keep the eigenpairs of A above the margin; the ridge is solved for among them.
 
     Vectors that belong to the first, zero eigenvalues may be missing.
     """
-    p = len(values)
     rank = int((values > margin * values[-1]).sum()) if values[-1] > 0 else 0
     kept = vectors[:, vectors.shape[1] - rank :]
-    if rank in (0, p):
+    if rank == 0 or (rank == len(values) and alpha == 0):
         return SpectralFactor(values, kept, scale, None, None, level, margin, name)
-    # Rows from the largest down, columns pivoted: then QR errs in each row relative to that row,
-    # however much the features differ in scale. cuSOLVER cannot pivot, so this is on the host.
-    order = np.argsort(to_host(scale), kind="stable")
-    R = to_host(kept / scale[:, None])[order]
-    Q, T, columns = qr(R, mode="economic", pivoting=True, overwrite_a=True, check_finite=False)
-    basis = np.empty(Q.shape)
-    basis[order] = Q
-    inverse = np.empty(T.shape)
-    inverse[columns] = solve_triangular(T, np.eye(rank), check_finite=False)
-    basis, inverse = put(basis, like=kept), put(inverse, like=kept)
-    return SpectralFactor(values, kept, scale, basis, inverse, level, margin, name)
+    # Of graded matrices, LAPACK has QR with pivots and cuSOLVER has not, so this is on the host
+    real = to_host(values[len(values) - rank :])
+    noise = level * real[-1] / real[0]  # of the vectors: rounding over the gap to zero
+    noise = MARGIN * (np.sqrt(noise) if name == "qr" else noise)
+    lift = shortest_lift(to_host(kept), to_host(scale), min(float(noise), _MOST_NOISE))
+    ridge = None
+    if alpha > 0:
+        ridge = ridge_among(np.sqrt(real), lift, alpha, np.zeros((rank, 0)))[1]
+    placed = Lift(put(lift.turned, like=kept), put(lift.turn, like=kept))
+    return SpectralFactor(values, kept, scale, placed, ridge, level, margin, name)
 
 
 def decompose(
-    matrix: Floats, steps: int = 0, sizes: Floats | None = None, *, scaled: bool = True
+    matrix: Floats,
+    steps: int = 0,
+    sizes: Floats | None = None,
+    *,
+    scaled: bool = True,
+    alpha: float = 0.0,
 ) -> SpectralFactor:
-    """Eigendecomposition of the equilibrated matrix; the matrix is overwritten.
+    """Eigendecomposition of the equilibrated matrix, which is overwritten and has no ridge yet.
 
     Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
     """
     values, vectors, scale = eigenpairs(matrix, sizes, scaled=scaled)
     level = rounding_level(len(matrix), steps)
-    return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level)
+    return spectral_factor(values, vectors, scale, level=level, margin=MARGIN * level, alpha=alpha)
 
 
 def eigenpairs(
