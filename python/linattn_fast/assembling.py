@@ -34,6 +34,7 @@ def assemble(
     path: str = "",
     iterations: int = 0,
     kept_bytes: int = 0,
+    coefficient_error: float | None = None,
 ) -> Fit:
     """Recover heads and put everything together."""
     heads = None
@@ -69,5 +70,6 @@ def assemble(
         seconds=dict(stages),
         bytes=estimate.get(solver, 0) + kept_bytes,  # "blocks" has its own
         heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
+        coefficient_error=coefficient_error,
     )
     return Fit(coefficients, features, heads, certificate, info, positions)

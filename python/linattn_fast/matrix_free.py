@@ -129,4 +129,5 @@ def fit_operator(
         moments=sums,
         iterations=found.iterations,
         kept_bytes=kept_bytes,
+        coefficient_error=found.error,
     )

@@ -1,13 +1,15 @@
 """Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
 
 1. Solve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.whitening`).
-2. Restart from residuals recomputed from the data (:mod:`linattn_fast.refine`): what the passes
-   have rounded is found again there, so the result is as exact as that of an orthogonal method.
-3. Without a ridge, look whether Lambda is singular in these coordinates. If it is, the solution
-   of least norm is the one that plain conjugate gradients find from zero.
+2. Restart from residuals recomputed from the data: what the passes have rounded is found again
+   there, so the result is as exact as that of an orthogonal method. Every correction is seen to
+   help on the data, output by output, or is not taken.
+3. Bound the error of the coefficients (:mod:`linattn_fast.coefficient_error`) with a lower bound on
+   the least eigenvalue in these coordinates (:mod:`linattn_fast.least_eigenvalue`).
+4. Without a ridge, if Lambda is singular in these coordinates, look for the solution of least norm,
+   which is the one that plain conjugate gradients find from zero, and check that it is.
 
-Where an accuracy is asked for (:class:`Pcg`), a solve ends as soon as its coefficients are
-estimated to have it, and restarts only if the residual recomputed from the data disagrees.
+Where an accuracy is asked for (:class:`Pcg`), a solve ends as soon as the bound is below it.
 """
 
 from __future__ import annotations
@@ -17,26 +19,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .coefficient_error import Point, Rounding, norms, relative
 from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
-from .device import module_of, put
+from .device import module_of, to_host
+from .least_eigenvalue import least_eigenvalue
 from .normal_operator import KroneckerFactors, NormalOperator
-from .refine import Solution, refine
+from .refine import Solution
+from .solve import EPS
 from .tokens import Floats
 from .whitening import Coordinates, PlainCoordinates, Whitening, whiten
 
+_SMALLEST = float(np.finfo(np.float64).tiny / EPS)
+"""A Gram whose largest entry is below this has lost digits to underflow."""
 TOLERANCE = 1e-9
 """Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
 _FLOOR = 1e-15
 """With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
 condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
-_SINGULAR_FLOOR = 1e-13
-"""The same where the second moment is singular: well above rounding."""
 _MOST_RESTARTS = 6
-_PROBE_TOLERANCE = 1e-4
-"""Of the search for null directions: below the share 1/sqrt(p) that one of them has of a random
-vector, for every p up to 1e8."""
-_NULL = 1e-9
-"""A Ritz value of K, whose largest eigenvalues are near one, that counts as zero."""
+_LARGEST_STEP = 0.5
+"""Where Lambda is singular, corrections larger than this share of the solution are refused: what
+the residual of a solution of least norm justifies is small."""
+_LEAST_NORM = 1e-6
+"""Largest share of null directions in a solution that is said to be of least norm."""
+_GOOD = 1e-6
+"""An error that is bounded by the ridge alone below this needs no better bound."""
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
 _WINDOW = 5
 """Iterations between two looks at the coefficients, where an accuracy is asked for."""
@@ -53,7 +60,9 @@ class Pcg:
     ----------
     tol
         Relative error of the coefficients (of each output, in the Euclidean norm) at which to
-        stop, as estimated from how they change. None goes on to rounding, as ``solver="pcg"``.
+        stop: a bound on it, which ``fit.info.coefficient_error`` has. Where the data or rounding
+        do not allow it, ``fit.info.reason`` says so. None goes on to rounding, as
+        ``solver="pcg"``.
 
     Examples
     --------
@@ -61,7 +70,7 @@ class Pcg:
     >>> Z = np.random.default_rng(0).standard_normal((400, 8, 3))
     >>> exact, near = (la.fit(Z, Z[:, 0], solver=la.Pcg(tol)) for tol in (None, 1e-4))
     >>> error = np.linalg.norm(near.coefficients - exact.coefficients)
-    >>> bool(error < 1e-3 * np.linalg.norm(exact.coefficients))
+    >>> bool(error < 1e-4 * np.linalg.norm(exact.coefficients))
     True
     """
 
@@ -96,42 +105,9 @@ class PcgSolution:
     reason: str
     factors: KroneckerFactors
     """Of the data, for a certificate."""
-
-
-class _Accuracy:
-    """Whether coefficients have an accuracy, from how they change.
-
-    The error of conjugate gradients falls about geometrically. Where it falls by the factor r in
-    one window of iterations, and the coefficients C changed by c in the last one, c r / (1 - r) is
-    left. The larger of the last two factors counts.
-    """
-
-    def __init__(self, tol: float) -> None:
-        self.tol = tol
-        self.error = np.inf
-        """Estimated, of the output that is worst; relative."""
-        self._last: Floats | None = None
-        self._changes: list[Floats] = []
-
-    def reached(self, C: Floats) -> bool:
-        """Look at the coefficients (d_out, p) after one more window."""
-        if self._last is not None:
-            size = row_squares(C)
-            change = row_squares(C - self._last)
-            share = np.divide(change, size, out=np.zeros(len(size)), where=size > 0)
-            self._changes = [*self._changes[-2:], np.sqrt(share)]
-        self._last = C
-        if len(self._changes) < 3:
-            return False
-        first, second, third = self._changes
-        factors = [
-            np.divide(b, a, out=np.zeros(len(a)), where=a > 0)
-            for a, b in ((first, second), (second, third))
-        ]
-        r = np.maximum(*factors)
-        left = np.divide(third * r, 1 - r, out=np.full(len(r), np.inf), where=r < 1)
-        self.error = float(np.where(third == 0, 0.0, left).max())
-        return self.error <= self.tol
+    error: float | None
+    """Bound on the relative error of the coefficients, of the output that is worst; None where
+    there is none."""
 
 
 class _Solve:
@@ -144,86 +120,139 @@ class _Solve:
         self.alpha = alpha
         self.watch = watch
         self.tol = tol
-        self.error: float | None = None
-        """Of the coefficients, relative, where the last solve ended because it is below tol."""
         self.iterations = 0
         self.limit = iteration_limit(operator.features.count)
+        self.factors = operator.kronecker_factors()
+        _require_visible(self.factors, operator)
         self.start = np.zeros((operator.d_out, operator.features.count))
         """What the present solve corrects."""
         self.state = Iterate(np.zeros(0))
         self.coordinates: Coordinates | None = None
-        self.floor = 0.0
-        self.norms = np.ones(operator.d_out)
-        """Of the residuals of C = 0, in the coordinates that are solved in."""
+        self.unit = np.ones(operator.d_out)
+        """Powers of two that the residuals of the present solve were divided by."""
+        self.zero = self.at(self.start)
+        self.start = self.zero.C
+        self.rounding = Rounding(
+            self.factors.diagonal.reshape(-1) / operator.total_weight, self.zero.squared_error
+        )
+        self.kappa = 0.0
+        """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
 
     def so_far(self) -> Floats:
         """Coefficients found until now."""
         if self.coordinates is None or self.state.v.size == 0:
             return self.start
-        return self.start + self.coordinates.coefficients(self.state.v)
+        unit = module_of(self.start).asarray(self.unit)
+        return self.start + unit[:, None] * self.coordinates.coefficients(self.state.v)
 
-    def gradient(self, C: Floats) -> Floats:
-        """Mean w (y - C h) h' - alpha C, from the data."""
-        C = module_of(C).ascontiguousarray(C)
-        total = self.operator.gradient(C).gradient
-        return total / self.operator.total_weight - self.alpha * C
+    def at(self, C: Floats) -> Point:
+        """Coefficients with their gradient and squared error, from the data."""
+        weight = self.operator.total_weight
+        gradient, squared_error = self.operator.gradient(module_of(C).ascontiguousarray(C))
+        if module_of(gradient) is not module_of(C):
+            C = module_of(gradient).asarray(C)
+        return Point(C, gradient / weight - self.alpha * C, to_host(squared_error) / weight)
 
-    def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
-        """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
-        right = coordinates.transpose(gradient)
-        norms = np.sqrt(row_squares(right))
-        if not self.start.any():
-            self.norms = norms
-        share = np.divide(self.norms, norms, out=np.ones(len(norms)), where=norms > 0)
-        self.coordinates, self.state = coordinates, Iterate(np.zeros(0))
-        accuracy = None if self.tol is None else _Accuracy(self.tol)
-        tolerance = np.clip(self.floor * share, self._tolerance(), 0.5)
+    def objective(self, point: Point) -> Floats:
+        """Mean squared error + alpha ||C||^2 of each output."""
+        return point.squared_error + self.alpha * row_squares(point.C)
 
-        def accurate(state: Iterate) -> bool:
-            if accuracy is None or state.iterations % _WINDOW != 0:
-                return False
-            return accuracy.reached(self.so_far())
+    def no_worse(self, new: Point, old: Point) -> Floats:
+        """For each output, whether the objective did not rise by more than rounding."""
+        allowed = self.rounding.of_objective(new) + self.rounding.of_objective(old)
+        rise = self.objective(new) - self.objective(old)
+        no_worse: Floats = rise <= allowed + EPS * self.objective(old)
+        return no_worse
 
+    def better_of(self, new: Point, old: Point) -> Point:
+        """The new point, but for outputs for which it is worse."""
+        take = self.no_worse(new, old)
+        if take.all():
+            return new
+        xp = module_of(new.C)
+        rows = xp.asarray(take)[:, None]
+        return Point(
+            xp.where(rows, new.C, old.C),
+            xp.where(rows, new.gradient, old.gradient),
+            np.where(take, new.squared_error, old.squared_error),
+        )
+
+    def error(self, point: Point, coordinates: Coordinates) -> float:
+        """Bound on the relative error of the output that is worst."""
+        found = self.rounding.error(point, coordinates, self.alpha, self.kappa)
+        return float(found.max())
+
+    def correction(self, coordinates: Coordinates, point: Point, floor: Floats) -> Floats:
+        """(Lambda + alpha I)^-1 times the gradient at a point.
+
+        ``floor``, (d_out,), are residuals in these coordinates below which there is nothing but
+        rounding: no solve goes below them, and without a ridge, which would bound what a step
+        makes of rounding, outputs that are there already are left alone.
+        """
+        right = coordinates.transpose(point.gradient)
+        xp = module_of(right)
+        sizes = norms(right)
+        self.start, self.coordinates, self.state = point.C, coordinates, Iterate(np.zeros(0))
+        self.unit = np.exp2(np.floor(np.log2(np.where(sizes > 0, sizes, 1.0))))
+        solved = (sizes > floor) | (self.alpha > 0)
+        right = right * xp.asarray(solved / self.unit)[:, None, None]
+        share = np.divide(floor, sizes, out=np.zeros(len(sizes)), where=sizes > 0)
         conjugate_gradients(
             self.operator,
             coordinates,
             self.alpha,
             right,
-            tolerance=tolerance,
+            tolerance=np.clip(share, self._tolerance(), 0.5),
             limit=self.limit,
             watch=self.watch,
-            enough=accurate,
+            enough=lambda state: self._accurate(state, coordinates),
             iterate=self.state,
         )
         self.iterations += self.state.iterations
-        self.error = None
-        if accuracy is not None and accuracy.error <= accuracy.tol:
-            self.error, self.state.converged = accuracy.error, True
-        return coordinates.coefficients(self.state.v), self.state
+        change: Floats = self.so_far() - self.start
+        return change
 
-    def first(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
-        """Solve for the gradient at zero."""
-        self.start = module_of(gradient).zeros_like(gradient)
-        return self.correction(coordinates, gradient)
+    def first(self, coordinates: Coordinates, floor: Floats) -> tuple[Point, Iterate]:
+        """Solve from zero; never worse than zero."""
+        C = self.correction(coordinates, self.zero, floor)
+        return self.better_of(self.at(C), self.zero), self.state
 
     def refined(
-        self, coordinates: Coordinates, first: Floats, state: Iterate
-    ) -> tuple[Floats, tuple[float, ...]]:
-        """Correct the first solution on the data while that helps."""
-        if not state.converged:  # nor would the corrections
-            return first, ()
-        # The gradient that confirms an accuracy is also that of the first correction
-        at_first = self.gradient(first)
-        if self.error is not None and self._confirmed(coordinates, at_first, state):
-            return first, ()
+        self, coordinates: Coordinates, point: Point, floor: Floats, largest_step: float = np.inf
+    ) -> tuple[Point, tuple[float, ...]]:
+        """Correct a solution with residuals from the data while that is seen to help.
 
-        def again(C: Floats) -> Floats:
-            self.start = C
-            return self.correction(coordinates, at_first if C is first else self.gradient(C))[0]
+        A correction leaves about its own square, so one below sqrt(eps) is the last. One that is
+        not less than half of the one before shows that there is nothing to gain.
+        """
+        steps: list[float] = []
+        while point.C.any() and len(steps) < _MOST_RESTARTS:
+            if self.tol is not None and self.error(point, coordinates) <= self.tol:
+                break
+            change = self.correction(coordinates, point, floor)
+            step = _size(change) / _size(point.C)
+            if not 0 < step <= (steps[-1] / 2 if steps else largest_step):
+                break
+            point = self.better_of(self.at(point.C + change), point)
+            steps.append(step)
+            if step < np.sqrt(EPS):
+                break
+        self.start, self.coordinates = point.C, None
+        return point, tuple(steps)
 
-        C, steps = refine(first, again, most_steps=_MOST_RESTARTS, first_step=np.inf)
-        self.start, self.coordinates = C, None
-        return C, steps
+    def probe(self, whitening: Whitening, limit: int) -> bool:
+        """Bound the least eigenvalue; return whether there are null directions."""
+        found = least_eigenvalue(
+            self.operator,
+            whitening,
+            self.alpha,
+            whitening.left,
+            limit=limit,
+            watch=self.watch,
+        )
+        self.iterations += found.iterations
+        self.kappa = found.lower
+        return found.singular
 
     def _tolerance(self) -> float:
         """Relative residual that ends a solve."""
@@ -231,36 +260,13 @@ class _Solve:
             return TOLERANCE
         return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
 
-    def _confirmed(self, coordinates: Coordinates, gradient: Floats, state: Iterate) -> bool:
-        """Whether the residual of the data is the one that the iteration believes in."""
-        norms = np.sqrt(row_squares(coordinates.transpose(gradient)))
-        return bool((norms <= 2 * max(state.residual, self._tolerance()) * self.norms).all())
-
-
-def _least_ritz_value(
-    operator: NormalOperator,
-    coordinates: Coordinates,
-    watch: Watch | None,
-    limit: int,
-    place: Floats,
-) -> tuple[float, int]:
-    """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
-
-    def is_null(state: Iterate) -> bool:
-        return state.iterations % 10 == 0 and float(state.ritz_values()[0]) < _NULL
-
-    state = conjugate_gradients(
-        operator,
-        coordinates,
-        0.0,
-        put(np.random.default_rng(0).standard_normal((1, *coordinates.shape)), like=place),
-        tolerance=_PROBE_TOLERANCE,
-        limit=limit,
-        watch=watch,
-        enough=is_null,
-    )
-    values = state.ritz_values()
-    return (float(values[0]) if len(values) else 0.0), state.iterations
+    def _accurate(self, state: Iterate, coordinates: Coordinates) -> bool:
+        """Whether the residuals of the iteration bound the error by half of what is asked for."""
+        if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
+            return False
+        mu = max(self.alpha, self.kappa / coordinates.norm**2)
+        left = self.unit * state.norms / np.sqrt(self.kappa * mu)
+        return float(relative(left, self.so_far()).max()) <= self.tol / 2
 
 
 def solve_pcg(
@@ -294,78 +300,141 @@ def solve_pcg(
 
 
 def _solved(solve: _Solve) -> PcgSolution:
-    operator, alpha = solve.operator, solve.alpha
+    operator, alpha, factors = solve.operator, solve.alpha, solve.factors
     weight = operator.total_weight
-    factors = operator.kronecker_factors()
     whitening = whiten(factors, weight, alpha, operator.features)
+    floor = np.zeros(operator.d_out)
     if alpha > 0:
-        solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
-    zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))
-    gradient = zero.gradient / weight
-    C, state = solve.first(whitening, gradient)
+        lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
+        floor = lowest * norms(whitening.transpose(solve.zero.gradient))
+    singular = solve.tol is not None and solve.probe(whitening, solve.limit)
+    point, state = solve.first(whitening, floor)
     reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
-    if not state.converged:
+    if state.singular:
+        singular = True
+    elif not state.converged:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     ritz = state.ritz_values()
-    if alpha == 0 and C.any() and _is_singular(solve, whitening):
-        C, steps = _of_least_norm(solve, whitening, gradient, factors, C, reasons)
+    if alpha == 0 and solve.tol is None and point.C.any() and not singular:
+        singular = solve.probe(whitening, solve.limit)
+    error = np.inf
+    if alpha == 0 and singular:
+        point, steps = _of_least_norm(solve, whitening, point, reasons)
+        unknown = "the second moment is singular"
     else:
-        C, steps = solve.refined(whitening, C, state)
-        if alpha == 0:  # of features that are always zero, no data speaks
-            C = _seen(C, factors)
-    if solve.error is not None:
-        reasons.append(f"coefficients estimated to err by {solve.error:.1e}")
+        point, steps = solve.refined(whitening, point, floor) if state.converged else (point, ())
+        error = solve.error(point, whitening)
+        if alpha > 0 and solve.tol is None and error > _GOOD:
+            solve.probe(whitening, 2 * solve.iterations + _WINDOW)
+            error = solve.error(point, whitening)
+        unknown = "the least eigenvalue of the second moment is not known well enough"
+    if alpha == 0:  # of features that are always zero, no data speaks
+        point = _seen(point, factors)
+        if not _reaches_all(whitening, factors):
+            error = np.inf
+            unknown = "directions are left out"
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-    C = module_of(C).ascontiguousarray(C)
-    error = float(operator.gradient(C).squared_error.sum()) / weight
+        reasons.extend(_left_out(solve, whitening, point))
+    reasons.append(_in_words(error, solve.tol, unknown))
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
+    C = module_of(point.C).ascontiguousarray(point.C)
     return PcgSolution(
-        Solution(C, steps, error),
+        Solution(C, steps, float(point.squared_error.sum())),
         solve.iterations,
         state.residual,
         whitening.condition * spread,
-        float(zero.squared_error.sum()) / weight,
+        float(solve.zero.squared_error.sum()),
         "; ".join(reasons),
         factors,
+        error if error < 1 else None,
     )
 
 
-def _is_singular(solve: _Solve, whitening: Whitening) -> bool:
-    """Whether the whitened second moment has null directions."""
-    least, spent = _least_ritz_value(
-        solve.operator, whitening, solve.watch, solve.limit, whitening.left
-    )
-    solve.iterations += spent
-    return least < _NULL
+def _in_words(error: float, tol: float | None, unknown: str) -> str:
+    """How exact the coefficients are."""
+    if not error < 1:
+        return f"accuracy of the coefficients unknown: {unknown}"
+    text = f"coefficients estimated to err by {error:.1e} at most"
+    return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
 
 
 def _of_least_norm(
-    solve: _Solve,
-    whitening: Whitening,
-    gradient: Floats,
-    factors: KroneckerFactors,
-    C: Floats,
-    reasons: list[str],
-) -> tuple[Floats, tuple[float, ...]]:
-    """The solution of least norm where the second moment is singular, else C.
+    solve: _Solve, whitening: Whitening, point: Point, reasons: list[str]
+) -> tuple[Point, tuple[float, ...]]:
+    """The solution of least norm where the second moment is singular, else the point given.
 
     What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
-    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor, and no
-    corrections of the first solution.
+    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor.
     """
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
-    solve.floor = _SINGULAR_FLOOR
-    first, state = solve.first(plain, gradient)
+    floor = solve.rounding.of_gradient(solve.zero)
+    found, state = solve.first(plain, floor)
     if state.converged:
-        reasons.append("singular second moment, solution of least norm from plain iterations")
-        return solve.refined(plain, first, state)
+        floor = solve.rounding.of_gradient(found)
+        found, steps = solve.refined(plain, found, floor, _LARGEST_STEP)
+        share = _null_share(solve, plain, found)
+        if solve.no_worse(found, point).all() and share <= _LEAST_NORM:
+            reasons.append(
+                "singular second moment, solution of least norm from plain iterations "
+                f"(null directions have a share of {share:.1e} at most)"
+            )
+            return found, steps
     reasons.append("singular second moment; the solution is one of many, not that of least norm")
-    return _seen(C, factors), ()
+    return point, ()
 
 
-def _seen(C: Floats, factors: KroneckerFactors) -> Floats:
-    """C with zeros for features that are zero in every sample."""
-    seen: Floats = module_of(C).where(factors.diagonal.ravel() == 0, 0.0, C)
-    return seen
+def _null_share(solve: _Solve, plain: PlainCoordinates, point: Point) -> float:
+    """Distance of coefficients from what plain iterations make of Lambda C, relative to C.
+
+    These find the part of C that is orthogonal to the null directions, by another way than C was
+    found, so what is left is C's share in them and the error of both ways.
+    """
+    product = solve.operator.normal(module_of(point.C).ascontiguousarray(point.C)).product
+    product = product / solve.operator.total_weight
+    # From zero, whose gradient this is for targets C h
+    target = Point(solve.zero.C, product, solve.zero.squared_error)
+    again = solve.correction(plain, target, solve.rounding.of_gradient(point))
+    return max(
+        (a / b if b > 0 else 0.0)
+        for a, b in zip(norms(again - point.C), norms(point.C), strict=True)
+    )
+
+
+def _seen(point: Point, factors: KroneckerFactors) -> Point:
+    """The point with zeros for features that are zero in every sample."""
+    C = module_of(point.C).where(factors.diagonal.ravel() == 0, 0.0, point.C)
+    return Point(C, point.gradient, point.squared_error)
+
+
+def _reaches_all(whitening: Whitening, factors: KroneckerFactors) -> bool:
+    """Whether all directions that are left out are features that are always zero."""
+    occurring = (int((x.diagonal() > 0).sum()) for x in (factors.pairs, factors.queries))
+    return whitening.shape == tuple(occurring)
+
+
+def _left_out(solve: _Solve, whitening: Whitening, point: Point) -> list[str]:
+    """Say that the data sees directions that count as zero, where its gradient shows it."""
+    xp = module_of(whitening.left)
+    bases = [xp.linalg.qr(x)[0] for x in (whitening.left, whitening.right)]
+    g = point.gradient.reshape(len(point.C), len(whitening.left), len(whitening.right))
+    inside = bases[0] @ (bases[0].T @ g @ bases[1]) @ bases[1].T
+    if (norms(g - inside) <= solve.rounding.of_gradient(point)).all():
+        return []
+    return ["the data sees directions that are left out, so that other coefficients fit better"]
+
+
+def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:
+    """Raise where squares of features underflow although queries do not."""
+    largest, query = (float(x.max()) for x in (factors.diagonal, factors.queries.diagonal()))
+    if largest < _SMALLEST and query > 0 and operator.features.everything:
+        size = np.sqrt(query / operator.total_weight)
+        raise ValueError(
+            f"Z: values of a root mean square of at most {size:.3g} underflow float64 in the "
+            "squares of the cubic features; rescale the tokens"
+        )
+
+
+def _size(rows: Floats) -> float:
+    return float(np.linalg.norm(norms(rows)))

@@ -39,6 +39,10 @@ class Coordinates(Protocol):
     def shape(self) -> tuple[int, int]:
         """Of v for one output."""
 
+    @property
+    def norm(self) -> float:
+        """Largest length of C for v of length one."""
+
     def coefficients(self, v: Floats) -> Floats:
         """C (m, p) of v (m, r, t)."""
 
@@ -66,6 +70,15 @@ class Whitening:
         """Of v for one output."""
         return self.left.shape[1], self.right.shape[1]
 
+    @cached_property
+    def norm(self) -> float:
+        """See :attr:`Coordinates.norm`."""
+        if 0 in self.shape:
+            return 0.0
+        squares = (algebra_of(x).eigenvalues(x.T @ x)[-1] for x in (self.left, self.right))
+        lengths = [float(value) ** 0.5 for value in squares]
+        return lengths[0] * lengths[1] * float(self.scale.max())
+
     @property
     def full(self) -> bool:
         """Whether every coefficient can be reached."""
@@ -89,6 +102,7 @@ class PlainCoordinates:
     n_pairs: int
     n_queries: int
     condition: float = 1.0
+    norm: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
