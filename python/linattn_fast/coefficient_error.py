@@ -13,7 +13,8 @@ of the second is g' E K^-1 E' g. For mu, alpha and kappa / ||E||^2 both do.
 
 What rounding has done to g counts with it. Residuals r = y - C h are off by about
 eps (|y| + sum_u |C_u h_u|), which moves C* by at most its root mean square over sqrt(mu); the sum
-of w r h adds eps times the root mean squares of r and of h. A small residual says little about
+of w r h adds eps times the root mean squares of r and of each h_u, which E' takes to coordinates
+as rows of E are long. A small residual says little about
 coefficients where mu is small: the bound does.
 """
 
@@ -94,7 +95,7 @@ class Rounding:
             bounds.append(slope / alpha + moved / np.sqrt(alpha))
         if kappa > 0:
             slope = norms(coordinates.transpose(point.gradient))
-            slope = slope + summed * np.sqrt(np.prod(coordinates.shape))
+            slope = slope + summed * np.sqrt(float(self.mean_squares @ coordinates.row_squares()))
             mu = max(alpha, kappa / coordinates.norm**2)
             bounds.append(slope / np.sqrt(kappa * mu) + moved / np.sqrt(mu))
         return relative(np.minimum.reduce(bounds), point.C)

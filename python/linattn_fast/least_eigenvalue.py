@@ -31,7 +31,7 @@ _LEAST_SHARE = 1e-3
 """|xi|, which is below this with a probability of 8e-4."""
 _FALLEN = 0.5
 """What q(lambda_min) is brought down to."""
-_NULL = 1e-12
+_NULL = 1e-14
 """A Ritz value below this share of the largest one counts as zero."""
 _LOOK = 10
 """Iterations between two looks at Ritz values."""

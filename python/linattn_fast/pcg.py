@@ -42,6 +42,10 @@ _LARGEST_STEP = 0.5
 the residual of a solution of least norm justifies is small."""
 _LEAST_NORM = 1e-6
 """Largest share of null directions in a solution that is said to be of least norm."""
+_CHECK = 0.1
+"""Of what is said, what a check must find."""
+_HIDDEN = 100.0
+"""Units of rounding below which the data does not see a direction."""
 _GOOD = 1e-6
 """An error that is bounded by the ridge alone below this needs no better bound."""
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
@@ -159,9 +163,11 @@ class _Solve:
 
     def no_worse(self, new: Point, old: Point) -> Floats:
         """For each output, whether the objective did not rise by more than rounding."""
-        allowed = self.rounding.of_objective(new) + self.rounding.of_objective(old)
-        rise = self.objective(new) - self.objective(old)
-        no_worse: Floats = rise <= allowed + EPS * self.objective(old)
+        before = 2 * self.rounding.of_objective(old)
+        # What is not known about the new one counts against it
+        doubt = np.maximum(self.rounding.of_objective(new) - before, 0.0)
+        rise = self.objective(new) + doubt - self.objective(old)
+        no_worse: Floats = rise <= before + EPS * self.objective(old)
         return no_worse
 
     def better_of(self, new: Point, old: Point) -> Point:
@@ -317,26 +323,22 @@ def _solved(solve: _Solve) -> PcgSolution:
     ritz = state.ritz_values()
     if alpha == 0 and solve.tol is None and point.C.any() and not singular:
         singular = solve.probe(whitening, solve.limit)
-    error = np.inf
-    if alpha == 0 and singular:
-        point, steps = _of_least_norm(solve, whitening, point, reasons)
-        unknown = "the second moment is singular"
-    else:
-        point, steps = solve.refined(whitening, point, floor) if state.converged else (point, ())
-        error = solve.error(point, whitening)
-        if alpha > 0 and solve.tol is None and error > _GOOD:
-            solve.probe(whitening, 2 * solve.iterations + _WINDOW)
-            error = solve.error(point, whitening)
-        unknown = "the least eigenvalue of the second moment is not known well enough"
-    if alpha == 0:  # of features that are always zero, no data speaks
-        point = _seen(point, factors)
-        if not _reaches_all(whitening, factors):
-            error = np.inf
-            unknown = "directions are left out"
+    hidden = whitening.full or not _left_out_is_seen(solve, whitening)
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-        reasons.extend(_left_out(solve, whitening, point))
+    if not hidden:
+        reasons.append("the data sees those left out, so that other coefficients may fit better")
+    error, unknown = np.inf, "the second moment is singular"
+    if alpha == 0 and singular:
+        point, steps = _of_least_norm(solve, whitening, point, hidden, reasons)
+    else:
+        point, steps = solve.refined(whitening, point, floor) if state.converged else (point, ())
+        error, unknown = _error(solve, whitening, point), "the least eigenvalue is not known"
+    if alpha == 0:  # of features that are always zero, no data speaks
+        point = _seen(point, factors)
+    if not hidden:
+        error, unknown = np.inf, "directions are left out"
     reasons.append(_in_words(error, solve.tol, unknown))
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
     C = module_of(point.C).ascontiguousarray(point.C)
@@ -360,46 +362,52 @@ def _in_words(error: float, tol: float | None, unknown: str) -> str:
     return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
 
 
+def _error(solve: _Solve, whitening: Whitening, point: Point) -> float:
+    """Bound on the relative error of the coefficients."""
+    error = solve.error(point, whitening)
+    if solve.kappa > 0 or error <= _GOOD:
+        return error
+    solve.probe(whitening, 2 * solve.iterations + _WINDOW)  # the ridge alone is not enough
+    return solve.error(point, whitening)
+
+
 def _of_least_norm(
-    solve: _Solve, whitening: Whitening, point: Point, reasons: list[str]
+    solve: _Solve, whitening: Whitening, point: Point, hidden: bool, reasons: list[str]
 ) -> tuple[Point, tuple[float, ...]]:
     """The solution of least norm where the second moment is singular, else the point given.
 
     What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
     iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor.
+    ``hidden`` says whether directions that are left out in the whitening are null directions.
     """
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
-    floor = solve.rounding.of_gradient(solve.zero)
-    found, state = solve.first(plain, floor)
-    if state.converged:
+    found, state = solve.first(plain, solve.rounding.of_gradient(solve.zero))
+    if state.converged and hidden:
         floor = solve.rounding.of_gradient(found)
         found, steps = solve.refined(plain, found, floor, _LARGEST_STEP)
-        share = _null_share(solve, plain, found)
-        if solve.no_worse(found, point).all() and share <= _LEAST_NORM:
+        if solve.no_worse(found, point).all() and _is_of_least_norm(solve, plain, found):
             reasons.append(
-                "singular second moment, solution of least norm from plain iterations "
-                f"(null directions have a share of {share:.1e} at most)"
+                "second moment singular to rounding, solution of least norm from plain iterations "
+                f"(checked to {_LEAST_NORM:.0e})"
             )
             return found, steps
-    reasons.append("singular second moment; the solution is one of many, not that of least norm")
+    reasons.append(
+        "second moment singular to rounding; the solution is one of many, not that of least norm"
+    )
     return point, ()
 
 
-def _null_share(solve: _Solve, plain: PlainCoordinates, point: Point) -> float:
-    """Distance of coefficients from what plain iterations make of Lambda C, relative to C.
+def _is_of_least_norm(solve: _Solve, plain: PlainCoordinates, point: Point) -> bool:
+    """Whether coefficients are what plain iterations make of Lambda C, so without null directions.
 
-    These find the part of C that is orthogonal to the null directions, by another way than C was
-    found, so what is left is C's share in them and the error of both ways.
+    These find the part of C that is orthogonal to the null directions, on another way than C was
+    found; what differs is C's share in them and the error of both ways.
     """
     product = solve.operator.normal(module_of(point.C).ascontiguousarray(point.C)).product
-    product = product / solve.operator.total_weight
-    # From zero, whose gradient this is for targets C h
-    target = Point(solve.zero.C, product, solve.zero.squared_error)
+    # The gradient at zero for targets C h
+    target = Point(solve.zero.C, product / solve.operator.total_weight, solve.zero.squared_error)
     again = solve.correction(plain, target, solve.rounding.of_gradient(point))
-    return max(
-        (a / b if b > 0 else 0.0)
-        for a, b in zip(norms(again - point.C), norms(point.C), strict=True)
-    )
+    return bool((norms(again - point.C) <= _CHECK * _LEAST_NORM * norms(point.C)).all())
 
 
 def _seen(point: Point, factors: KroneckerFactors) -> Point:
@@ -408,21 +416,27 @@ def _seen(point: Point, factors: KroneckerFactors) -> Point:
     return Point(C, point.gradient, point.squared_error)
 
 
-def _reaches_all(whitening: Whitening, factors: KroneckerFactors) -> bool:
-    """Whether all directions that are left out are features that are always zero."""
-    occurring = (int((x.diagonal() > 0).sum()) for x in (factors.pairs, factors.queries))
-    return whitening.shape == tuple(occurring)
+def _left_out_is_seen(solve: _Solve, whitening: Whitening) -> bool:
+    """Whether the data sees directions D that count as zero in A and B, by more than rounding.
 
-
-def _left_out(solve: _Solve, whitening: Whitening, point: Point) -> list[str]:
-    """Say that the data sees directions that count as zero, where its gradient shows it."""
-    xp = module_of(whitening.left)
-    bases = [xp.linalg.qr(x)[0] for x in (whitening.left, whitening.right)]
-    g = point.gradient.reshape(len(point.C), len(whitening.left), len(whitening.right))
-    inside = bases[0] @ (bases[0].T @ g @ bases[1]) @ bases[1].T
-    if (norms(g - inside) <= solve.rounding.of_gradient(point)).all():
-        return []
-    return ["the data sees directions that are left out, so that other coefficients fit better"]
+    A and B are Grams, in which singular values of the features below sqrt(eps) are lost. Outputs
+    D h are sums, and lose nothing: D is random among those directions, and so long that rounding
+    in D h is 1e-2 of the targets, which then hide what is not seen.
+    """
+    xp, zero = module_of(whitening.left), solve.zero
+    q, k = len(whitening.left), len(whitening.right)
+    sizes = xp.sqrt(solve.rounding.mean_squares)  # (p,)
+    random = np.random.default_rng(1).standard_normal((len(zero.C), q * k))
+    random = xp.asarray(random) / xp.where(sizes > 0, sizes, np.inf)
+    maps = random.reshape(-1, q, k)
+    left, right = (xp.linalg.qr(x)[0] for x in (whitening.left, whitening.right))
+    D = (maps - left @ (left.T @ maps @ right) @ right.T).reshape(len(maps), -1)
+    D = D * (sizes > 0)
+    outputs = to_host(xp.abs(D) @ sizes)  # more than D h, if nothing cancels
+    target = np.where(zero.squared_error > 0, np.sqrt(zero.squared_error), 1.0)
+    long = np.divide(target, _HIDDEN * EPS * outputs, out=np.zeros(len(D)), where=outputs > 0)
+    found = solve.at(xp.asarray(long)[:, None] * D)
+    return bool((found.squared_error > (2 * target) ** 2).any())
 
 
 def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:

@@ -43,6 +43,9 @@ class Coordinates(Protocol):
     def norm(self) -> float:
         """Largest length of C for v of length one."""
 
+    def row_squares(self) -> Floats:
+        """(p,): squared length of each row of the map, v to one coefficient."""
+
     def coefficients(self, v: Floats) -> Floats:
         """C (m, p) of v (m, r, t)."""
 
@@ -79,6 +82,11 @@ class Whitening:
         lengths = [float(value) ** 0.5 for value in squares]
         return lengths[0] * lengths[1] * float(self.scale.max())
 
+    def row_squares(self) -> Floats:
+        """See :meth:`Coordinates.row_squares`."""
+        squares: Floats = self.left**2 @ self.scale**2 @ (self.right**2).T
+        return squares.reshape(-1)
+
     @property
     def full(self) -> bool:
         """Whether every coefficient can be reached."""
@@ -112,6 +120,10 @@ class PlainCoordinates:
     def coefficients(self, v: Floats) -> Floats:
         """See :meth:`Coordinates.coefficients`."""
         return v.reshape(len(v), -1)
+
+    def row_squares(self) -> Floats:
+        """See :meth:`Coordinates.row_squares`."""
+        return np.ones(self.n_pairs * self.n_queries)
 
     def transpose(self, gradient: Floats) -> Floats:
         """See :meth:`Coordinates.transpose`."""
