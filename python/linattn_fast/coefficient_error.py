@@ -66,10 +66,13 @@ class Rounding:
         off = self.of_residuals(point.C)
         return 2 * np.sqrt(point.squared_error) * off + off**2
 
-    def of_gradient(self, point: Point) -> Floats:
-        """Norm of the error in a gradient, (d_out,)."""
-        size = np.sqrt(float(self.mean_squares.sum()))
-        return size * (self.of_residuals(point.C) + self._of_sum(point))
+    def of_gradient(self, point: Point, coordinates: Coordinates) -> Floats:
+        """Norm of the error in a gradient in coordinates, (d_out,)."""
+        return self._size(coordinates) * (self.of_residuals(point.C) + self._of_sum(point))
+
+    def _size(self, coordinates: Coordinates) -> float:
+        """Root mean square of what rounding in every feature comes to, over eps."""
+        return float(np.sqrt(float(self.mean_squares @ coordinates.row_squares())))
 
     def _of_sum(self, point: Point) -> Floats:
         return _GROWTH * EPS * np.sqrt(point.squared_error)
@@ -95,7 +98,7 @@ class Rounding:
             bounds.append(slope / alpha + moved / np.sqrt(alpha))
         if kappa > 0:
             slope = norms(coordinates.transpose(point.gradient))
-            slope = slope + summed * np.sqrt(float(self.mean_squares @ coordinates.row_squares()))
+            slope = slope + summed * self._size(coordinates)
             mu = max(alpha, kappa / coordinates.norm**2)
             bounds.append(slope / np.sqrt(kappa * mu) + moved / np.sqrt(mu))
         return relative(np.minimum.reduce(bounds), point.C)

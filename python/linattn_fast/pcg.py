@@ -27,7 +27,7 @@ from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution
 from .solve import EPS
 from .tokens import Floats
-from .whitening import Coordinates, PlainCoordinates, Whitening, whiten
+from .whitening import Coordinates, PlainCoordinates, Whitening, whiten, whiten_all
 
 _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
 """A Gram whose largest entry is below this has lost digits to underflow."""
@@ -46,6 +46,8 @@ _CHECK = 0.1
 """Of what is said, what a check must find."""
 _HIDDEN = 100.0
 """Units of rounding below which the data does not see a direction."""
+_MORE = 5
+"""Where the first solve does not settle it, what follows may take this many times its iterations."""
 _GOOD = 1e-6
 """An error that is bounded by the ridge alone below this needs no better bound."""
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
@@ -214,6 +216,7 @@ class _Solve:
             enough=lambda state: self._accurate(state, coordinates),
             iterate=self.state,
         )
+        self.state.converged |= self._accurate(self.state, coordinates)
         self.iterations += self.state.iterations
         change: Floats = self.so_far() - self.start
         return change
@@ -246,14 +249,14 @@ class _Solve:
         self.start, self.coordinates = point.C, None
         return point, tuple(steps)
 
-    def probe(self, whitening: Whitening, limit: int) -> bool:
+    def probe(self, whitening: Whitening) -> bool:
         """Bound the least eigenvalue; return whether there are null directions."""
         found = least_eigenvalue(
             self.operator,
             whitening,
             self.alpha,
             whitening.left,
-            limit=limit,
+            limit=self.limit,
             watch=self.watch,
         )
         self.iterations += found.iterations
@@ -262,7 +265,7 @@ class _Solve:
 
     def _tolerance(self) -> float:
         """Relative residual that ends a solve."""
-        if self.tol is None:
+        if self.tol is None or self.kappa == 0:  # a smaller one would bound nothing
             return TOLERANCE
         return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
 
@@ -309,36 +312,40 @@ def _solved(solve: _Solve) -> PcgSolution:
     operator, alpha, factors = solve.operator, solve.alpha, solve.factors
     weight = operator.total_weight
     whitening = whiten(factors, weight, alpha, operator.features)
+    seen = not whitening.full and _left_out_is_seen(solve, whitening)
     floor = np.zeros(operator.d_out)
     if alpha > 0:
         lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
         floor = lowest * norms(whitening.transpose(solve.zero.gradient))
-    singular = solve.tol is not None and solve.probe(whitening, solve.limit)
+    singular = solve.tol is not None and not seen and solve.probe(whitening)
     point, state = solve.first(whitening, floor)
-    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
-    if state.singular:
-        singular = True
-    elif not state.converged:
-        reasons.append(f"stopped by the limit of {solve.limit} iterations")
     ritz = state.ritz_values()
-    if alpha == 0 and solve.tol is None and point.C.any() and not singular:
-        singular = solve.probe(whitening, solve.limit)
-    hidden = whitening.full or not _left_out_is_seen(solve, whitening)
+    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
+    if not state.converged and not state.singular:
+        reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-    if not hidden:
-        reasons.append("the data sees those left out, so that other coefficients may fit better")
-    error, unknown = np.inf, "the second moment is singular"
+    steps: tuple[float, ...] = ()
+    singular |= state.singular
+    if seen:
+        reasons.append("the data sees the others as well")
+        point, _ = solve.refined(whitening, point, floor)
+        whitening = whiten_all(factors, weight, operator.features)
+        solve.limit = min(solve.limit, _MORE * solve.iterations)
+        singular = solve.probe(whitening)
+    elif alpha == 0 and solve.tol is None and point.C.any() and not singular:
+        singular = solve.probe(whitening)
     if alpha == 0 and singular:
-        point, steps = _of_least_norm(solve, whitening, point, hidden, reasons)
+        error, unknown = np.inf, "the second moment is singular to rounding"
+        point, steps = _one_of_many(solve, whitening, point, seen, reasons)
     else:
-        point, steps = solve.refined(whitening, point, floor) if state.converged else (point, ())
-        error, unknown = _error(solve, whitening, point), "the least eigenvalue is not known"
+        if state.converged or seen:
+            point, steps = solve.refined(whitening, point, floor)
+        error = _error(solve, whitening, point) + whitening.tilt
+        unknown = "the least eigenvalue is not known"
     if alpha == 0:  # of features that are always zero, no data speaks
         point = _seen(point, factors)
-    if not hidden:
-        error, unknown = np.inf, "directions are left out"
     reasons.append(_in_words(error, solve.tol, unknown))
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
     C = module_of(point.C).ascontiguousarray(point.C)
@@ -367,34 +374,48 @@ def _error(solve: _Solve, whitening: Whitening, point: Point) -> float:
     error = solve.error(point, whitening)
     if solve.kappa > 0 or error <= _GOOD:
         return error
-    solve.probe(whitening, 2 * solve.iterations + _WINDOW)  # the ridge alone is not enough
+    solve.limit = min(solve.limit, _MORE * solve.iterations)
+    solve.probe(whitening)  # because the ridge alone is not enough
     return solve.error(point, whitening)
 
 
-def _of_least_norm(
-    solve: _Solve, whitening: Whitening, point: Point, hidden: bool, reasons: list[str]
+def _one_of_many(
+    solve: _Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
 ) -> tuple[Point, tuple[float, ...]]:
-    """The solution of least norm where the second moment is singular, else the point given.
+    """The solution of least norm where the second moment is singular, else the best one found.
 
     What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
-    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor.
-    ``hidden`` says whether directions that are left out in the whitening are null directions.
+    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floors. Where
+    the data has ``seen`` directions at the level of rounding, null directions are not known well
+    enough to be left out.
     """
-    plain = PlainCoordinates(len(whitening.left), len(whitening.right))
-    found, state = solve.first(plain, solve.rounding.of_gradient(solve.zero))
-    if state.converged and hidden:
-        floor = solve.rounding.of_gradient(found)
-        found, steps = solve.refined(plain, found, floor, _LARGEST_STEP)
-        if solve.no_worse(found, point).all() and _is_of_least_norm(solve, plain, found):
-            reasons.append(
-                "second moment singular to rounding, solution of least norm from plain iterations "
-                f"(checked to {_LEAST_NORM:.0e})"
-            )
-            return found, steps
+    found = None if seen else _of_least_norm(solve, whitening, point)
+    if found is not None:
+        reasons.append(
+            "second moment singular to rounding, solution of least norm from plain iterations "
+            f"(checked to {_LEAST_NORM:.0e})"
+        )
+        return found
     reasons.append(
         "second moment singular to rounding; the solution is one of many, not that of least norm"
     )
-    return point, ()
+    floor = solve.rounding.of_gradient(point, whitening)
+    return solve.refined(whitening, point, floor, _LARGEST_STEP)
+
+
+def _of_least_norm(
+    solve: _Solve, whitening: Whitening, point: Point
+) -> tuple[Point, tuple[float, ...]] | None:
+    """The solution that plain iterations find from zero, if it is as good, and of least norm."""
+    plain = PlainCoordinates(len(whitening.left), len(whitening.right))
+    found, state = solve.first(plain, solve.rounding.of_gradient(solve.zero, plain))
+    if not state.converged:
+        return None
+    floor = solve.rounding.of_gradient(found, plain)
+    found, steps = solve.refined(plain, found, floor, _LARGEST_STEP)
+    if not solve.no_worse(found, point).all() or not _is_of_least_norm(solve, plain, found):
+        return None
+    return found, steps
 
 
 def _is_of_least_norm(solve: _Solve, plain: PlainCoordinates, point: Point) -> bool:
@@ -406,7 +427,7 @@ def _is_of_least_norm(solve: _Solve, plain: PlainCoordinates, point: Point) -> b
     product = solve.operator.normal(module_of(point.C).ascontiguousarray(point.C)).product
     # The gradient at zero for targets C h
     target = Point(solve.zero.C, product / solve.operator.total_weight, solve.zero.squared_error)
-    again = solve.correction(plain, target, solve.rounding.of_gradient(point))
+    again = solve.correction(plain, target, solve.rounding.of_gradient(point, plain))
     return bool((norms(again - point.C) <= _CHECK * _LEAST_NORM * norms(point.C)).all())
 
 

@@ -20,7 +20,15 @@ import numpy as np
 from .device import module_of
 from .features import Features
 from .normal_operator import KroneckerFactors
-from .solve import EPS, SpectralFactor, algebra_of, decompose
+from .solve import (
+    EPS,
+    MARGIN,
+    SpectralFactor,
+    algebra_of,
+    decompose,
+    power_of_two_scale,
+    rounding_level,
+)
 from .tokens import Floats
 from .two_sided import two_sided
 
@@ -61,6 +69,8 @@ class Whitening:
     right: Floats
     scale: Floats
     condition: float
+    tilt: float = 0.0
+    """Where directions are left out: share of them that rounding may have mixed into the others."""
 
     @cached_property
     def _transposed(self) -> tuple[Floats, Floats]:
@@ -155,6 +165,40 @@ def _pair_sizes(A: Floats, features: Features) -> Floats:
     return sizes
 
 
+def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
+    """L with L' A L = I, but for directions that a Gram loses to rounding, which L makes small.
+
+    Their eigenvalues in the equilibrated matrix count as what rounding may have made of them. So
+    every direction is reached but for features that are always zero, and none is blown up.
+    """
+    xp = module_of(matrix)
+    occurring = xp.flatnonzero(matrix.diagonal() > 0)
+    scale = power_of_two_scale(sizes[occurring])
+    values, vectors = algebra_of(matrix).eigenpairs(
+        matrix[occurring][:, occurring] * scale * scale[:, None]
+    )
+    least = MARGIN * rounding_level(len(matrix)) * float(values[-1])
+    root = xp.zeros((len(matrix), len(occurring)))
+    root[occurring] = scale[:, None] * vectors / xp.sqrt(xp.maximum(values, least))
+    return xp.ascontiguousarray(root)
+
+
+def whiten_all(
+    factors: KroneckerFactors, total_weight: float, features: Features
+) -> Whitening:
+    """Whiten A (x) B as far as rounding in A and B allows, and leave no direction out.
+
+    For data that sees directions which :func:`whiten` leaves out: A and B are Grams, and lose
+    singular values below sqrt(eps) that the features have.
+    """
+    A, B = factors.pairs / total_weight, factors.queries / total_weight
+    left = _bounded_inverse_root(A, _pair_sizes(A, features))
+    right = _bounded_inverse_root(B, B.diagonal())
+    scale = module_of(A).ones((left.shape[1], right.shape[1]))
+    most = 1 / (MARGIN * rounding_level(len(A))) / (MARGIN * rounding_level(len(B)))
+    return Whitening(left, right, scale, most)
+
+
 def whiten(
     factors: KroneckerFactors, total_weight: float, alpha: float, features: Features
 ) -> Whitening:
@@ -179,4 +223,11 @@ def whiten(
     left, right = _inverse_root(first), _inverse_root(second)
     scale = xp.ones((first.rank, second.rank))
     condition = first.condition * second.condition
-    return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
+    # Eigenvectors of A are as exact as its eigenvalues are apart: eps over the least one kept
+    tilt = EPS * sum(
+        len(matrix) * factor.condition
+        for matrix, factor in ((A, first), (B, second))
+        if 0 < factor.rank < int((matrix.diagonal() > 0).sum())
+    )
+    left, right = xp.ascontiguousarray(left), xp.ascontiguousarray(right)
+    return Whitening(left, right, scale, condition, tilt)
