@@ -59,7 +59,8 @@ class Rounding:
         """Root mean square of the error in y - C h, (d_out,)."""
         xp = module_of(C)
         outputs = to_host(xp.abs(C) @ xp.sqrt(self.mean_squares))
-        return _GROWTH * EPS * (np.sqrt(self.squared_target) + outputs)
+        off: Floats = _GROWTH * EPS * (np.sqrt(self.squared_target) + outputs)
+        return off
 
     def of_objective(self, point: Point) -> Floats:
         """Error in the mean squared error of a point, (d_out,)."""
@@ -77,9 +78,7 @@ class Rounding:
     def _of_sum(self, point: Point) -> Floats:
         return _GROWTH * EPS * np.sqrt(point.squared_error)
 
-    def error(
-        self, point: Point, coordinates: Coordinates, alpha: float, kappa: float
-    ) -> Floats:
+    def error(self, point: Point, coordinates: Coordinates, alpha: float, kappa: float) -> Floats:
         """Bound on ||C* - C|| / ||C*||, (d_out,); infinite where nothing is known.
 
         Parameters

@@ -2,7 +2,8 @@
 
 LOBPCG looks for the smallest eigenvalue of Lambda with the Kronecker preconditioner. What it finds
 is a Rayleigh quotient x' Lambda x, so an upper bound on lambda_min and an estimate of it; nothing
-about it is proved, and the verdict is "undecided" unless counting or zero features decide.
+about it is proved, and the verdict is "undecided" unless counting or zero features decide. A rank
+is given only of few features, where Lambda itself is formed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .certificate_source import Source
 from .certifying import certificate_by_counting, largest_eigenvalue
 from .device import to_host
 from .normal_operator import KroneckerFactors, NormalOperator
+from .solve import MARGIN, rounding_level
 from .tokens import Floats, Positions
 from .whitening import Whitening, whiten
 
@@ -84,7 +86,7 @@ def estimate_certificate(
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
-    smallest, condition, verdict = 0.0, float("inf"), "undecided"
+    smallest, condition, verdict, rank = 0.0, float("inf"), "undecided", None
     if zeros:
         verdict = "not identifiable"
         evidence = (
@@ -99,6 +101,8 @@ def estimate_certificate(
     else:
         smallest, largest = _extreme_eigenvalues(operator, whitening)
         condition = largest / smallest if smallest > 0 else condition
+        if p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest:
+            rank = p
         evidence = (
             f"estimated by LOBPCG without a Gram: lambda_min is at most {smallest:.4g}, up to "
             "rounding; nothing is proved"
@@ -108,7 +112,7 @@ def estimate_certificate(
         lower_bound=0.0,
         verdict=verdict,  # type: ignore[arg-type]  # one of the two above
         condition=condition,
-        rank=min(reached, p - zeros),
+        rank=rank,
         dimension=p,
         n_samples=n,
         evidence=evidence,

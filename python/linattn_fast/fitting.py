@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Literal
 
 from .assembling import assemble
-from .automatic import chosen_by_auto
+from .automatic import chosen_by_auto, may_factorise
 from .backend import Precision, get_backend
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
@@ -307,7 +307,13 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
         settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
         return fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
-        return fit_pcg(problem, settings, why, progress)
+        otherwise = None
+        if solver == "auto" and may_factorise(settings, problem):
+            dense = replace(settings, solver="auto")
+            otherwise = partial(
+                _fit_by_factorising, problem, dense, once=False, auto=True, progress=progress
+            )
+        return fit_pcg(problem, settings, why, progress, otherwise)
 
     return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from .assembling import assemble
 from .backend import get_backend
 from .certificate_source import Source
@@ -14,6 +16,7 @@ from .estimated_certificate import estimate_certificate
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, kept_samples_bytes
 from .moments import Moments
+from .non_finite import largest_size, underflow_error
 from .normal_operator import NormalOperator
 from .pcg import solve_pcg
 from .problem import Problem, Settings, Stages
@@ -23,14 +26,18 @@ from .streamed_problem import Data, StreamedProblem
 from .summed_operator import streamed_operator
 from .tokens import Positions
 
+_SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
+"""Features are cubic, and their squares are summed."""
+
 
 def fit_pcg(
     problem: Data,
     settings: Settings,
     reason: str,
     progress: bool | Callable[[int, Any], object],
+    otherwise: Callable[[str], Fit] | None = None,
 ) -> Fit:
-    """Fit without a p x p matrix."""
+    """Fit without a p x p matrix; ``otherwise`` as for :func:`fit_operator`."""
     operator: NormalOperator
     if isinstance(problem, StreamedProblem):
         operator = streamed = streamed_operator(problem)
@@ -43,6 +50,8 @@ def fit_pcg(
             problem.tokens, problem.weights, problem.positions, problem.features
         )
         noise_samples, source = counted.noise_samples, counted.source
+        if _squares_underflow(problem):
+            raise underflow_error(problem.tokens)
         reason = f"{reason}; samples {'kept' if kept else 'made anew in every pass'}"
     return fit_operator(
         operator,
@@ -55,7 +64,14 @@ def fit_pcg(
         source=source,
         moments=lambda: problem.moments(False),
         kept_bytes=kept,
+        otherwise=otherwise,
     )
+
+
+def _squares_underflow(problem: Problem) -> bool:
+    """Whether no square of a feature is above zero, although there are tokens that are not."""
+    most = largest_size(problem.tokens) * float(np.sqrt(problem.tokens.lengths.max()))
+    return problem.features.everything and 0 < most < _SMALLEST_TOKEN
 
 
 def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOperator, int]:
@@ -86,6 +102,7 @@ def fit_operator(
     source: Source | None,
     moments: Callable[[], Moments],
     kept_bytes: int = 0,
+    otherwise: Callable[[str], Fit] | None = None,
 ) -> Fit:
     """Fit to data that is known as an operator.
 
@@ -97,10 +114,15 @@ def fit_operator(
         Makes the moments, if a number of heads is asked for.
     kept_bytes
         Of samples kept between passes, for ``info``.
+    otherwise
+        Another way to fit, taken with the reason where the accuracy of this one is unknown and the
+        solution is not known to be of least norm.
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
         found = solve_pcg(operator, float(settings.alpha), watch, settings.tol)
+    if otherwise is not None and found.error is None and not found.least_norm:
+        return otherwise(f"{reason}; conjugate gradients took {found.reason}")
     certificate = None
     if settings.certify:
         with stages.timed("certify"):

@@ -18,6 +18,7 @@ import numbers
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from .coefficient_error import Point, Rounding, norms, relative
 from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
@@ -47,7 +48,7 @@ _CHECK = 0.1
 _HIDDEN = 100.0
 """Units of rounding below which the data does not see a direction."""
 _MORE = 5
-"""Where the first solve does not settle it, what follows may take this many times its iterations."""
+"""What follows a first solve that settles nothing may take this many times its iterations."""
 _GOOD = 1e-6
 """An error that is bounded by the ridge alone below this needs no better bound."""
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
@@ -114,6 +115,8 @@ class PcgSolution:
     error: float | None
     """Bound on the relative error of the coefficients, of the output that is worst; None where
     there is none."""
+    least_norm: bool
+    """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
 
 
 class _Solve:
@@ -149,7 +152,8 @@ class _Solve:
         if self.coordinates is None or self.state.v.size == 0:
             return self.start
         unit = module_of(self.start).asarray(self.unit)
-        return self.start + unit[:, None] * self.coordinates.coefficients(self.state.v)
+        found: Floats = self.start + unit[:, None] * self.coordinates.coefficients(self.state.v)
+        return found
 
     def at(self, C: Floats) -> Point:
         """Coefficients with their gradient and squared error, from the data."""
@@ -163,13 +167,13 @@ class _Solve:
         """Mean squared error + alpha ||C||^2 of each output."""
         return point.squared_error + self.alpha * row_squares(point.C)
 
-    def no_worse(self, new: Point, old: Point) -> Floats:
+    def no_worse(self, new: Point, old: Point) -> npt.NDArray[np.bool_]:
         """For each output, whether the objective did not rise by more than rounding."""
         before = 2 * self.rounding.of_objective(old)
         # What is not known about the new one counts against it
         doubt = np.maximum(self.rounding.of_objective(new) - before, 0.0)
         rise = self.objective(new) + doubt - self.objective(old)
-        no_worse: Floats = rise <= before + EPS * self.objective(old)
+        no_worse: npt.NDArray[np.bool_] = rise <= before + EPS * self.objective(old)
         return no_worse
 
     def better_of(self, new: Point, old: Point) -> Point:
@@ -327,6 +331,7 @@ def _solved(solve: _Solve) -> PcgSolution:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
     steps: tuple[float, ...] = ()
+    least_norm = False
     singular |= state.singular
     if seen:
         reasons.append("the data sees the others as well")
@@ -338,7 +343,7 @@ def _solved(solve: _Solve) -> PcgSolution:
         singular = solve.probe(whitening)
     if alpha == 0 and singular:
         error, unknown = np.inf, "the second moment is singular to rounding"
-        point, steps = _one_of_many(solve, whitening, point, seen, reasons)
+        point, steps, least_norm = _one_of_many(solve, whitening, point, seen, reasons)
     else:
         if state.converged or seen:
             point, steps = solve.refined(whitening, point, floor)
@@ -358,6 +363,7 @@ def _solved(solve: _Solve) -> PcgSolution:
         "; ".join(reasons),
         factors,
         error if error < 1 else None,
+        least_norm,
     )
 
 
@@ -381,8 +387,10 @@ def _error(solve: _Solve, whitening: Whitening, point: Point) -> float:
 
 def _one_of_many(
     solve: _Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
-) -> tuple[Point, tuple[float, ...]]:
+) -> tuple[Point, tuple[float, ...], bool]:
     """The solution of least norm where the second moment is singular, else the best one found.
+
+    Returned with it are the corrections it took, and whether it is the one of least norm.
 
     What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
     iteration makes it smaller: to go on below it is to divide it by zero. Hence the floors. Where
@@ -395,12 +403,12 @@ def _one_of_many(
             "second moment singular to rounding, solution of least norm from plain iterations "
             f"(checked to {_LEAST_NORM:.0e})"
         )
-        return found
+        return *found, True
     reasons.append(
         "second moment singular to rounding; the solution is one of many, not that of least norm"
     )
     floor = solve.rounding.of_gradient(point, whitening)
-    return solve.refined(whitening, point, floor, _LARGEST_STEP)
+    return *solve.refined(whitening, point, floor, _LARGEST_STEP), False
 
 
 def _of_least_norm(

@@ -11,6 +11,7 @@ are scaled nor how they are mixed. Nothing of size p x p is formed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -89,8 +90,8 @@ class Whitening:
         if 0 in self.shape:
             return 0.0
         squares = (algebra_of(x).eigenvalues(x.T @ x)[-1] for x in (self.left, self.right))
-        lengths = [float(value) ** 0.5 for value in squares]
-        return lengths[0] * lengths[1] * float(self.scale.max())
+        left, right = (math.sqrt(float(value)) for value in squares)
+        return left * right * float(self.scale.max())
 
     def row_squares(self) -> Floats:
         """See :meth:`Coordinates.row_squares`."""
@@ -180,12 +181,11 @@ def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
     least = MARGIN * rounding_level(len(matrix)) * float(values[-1])
     root = xp.zeros((len(matrix), len(occurring)))
     root[occurring] = scale[:, None] * vectors / xp.sqrt(xp.maximum(values, least))
-    return xp.ascontiguousarray(root)
+    contiguous: Floats = xp.ascontiguousarray(root)
+    return contiguous
 
 
-def whiten_all(
-    factors: KroneckerFactors, total_weight: float, features: Features
-) -> Whitening:
+def whiten_all(factors: KroneckerFactors, total_weight: float, features: Features) -> Whitening:
     """Whiten A (x) B as far as rounding in A and B allows, and leave no direction out.
 
     For data that sees directions which :func:`whiten` leaves out: A and B are Grams, and lose

@@ -27,6 +27,11 @@ class Report:
     covered: Covered | None
 
 
+def rank_in_words(certificate: Certificate) -> str:
+    """The rank, with commas, or "unknown"."""
+    return "unknown" if certificate.rank is None else f"{certificate.rank:,}"
+
+
 def in_words(certificate: Certificate) -> str:
     """What a verdict means."""
     if certificate.verdict == "identifiable":
@@ -39,12 +44,14 @@ def in_words(certificate: Certificate) -> str:
             "The data may determine the layer, but double precision is not enough to prove it. "
             "Better scaled tokens, or more of them, may decide it."
         )
-    missing = certificate.dimension - certificate.rank
     least = "at least " if certificate.n_samples < certificate.dimension else ""
     numerically = certificate.evidence.startswith("numerically")
+    along = "some"
+    if certificate.rank is not None:
+        along = f"{least}{certificate.dimension - certificate.rank:,}"
     text = (
         "The data does not determine the layer: layers that fit equally well compute different "
-        f"functions. Along {least}{missing:,} of {certificate.dimension:,} directions the data "
+        f"functions. Along {along} of {certificate.dimension:,} directions the data "
         "says nothing; predictions for inputs that do not need them are determined all the same."
     )
     return text + (" This is a numerical finding, not a proof." if numerically else "")
@@ -172,7 +179,7 @@ def _numbers(certificate: Certificate) -> str:
     cells = [
         _cell("Smallest eigenvalue", _number(certificate.lambda_min),
               f"proved: at least {_number(bound)}" if bound > 0 else "nothing above 0 is proved"),
-        _cell("Rank", f"{certificate.rank:,}", f"of {certificate.dimension:,} features"),
+        _cell("Rank", rank_in_words(certificate), f"of {certificate.dimension:,} features"),
         _cell("Condition", _number(certificate.condition), "largest over smallest eigenvalue"),
         _cell("Samples", f"{certificate.n_samples:,}", queries),
     ]  # fmt: skip
@@ -187,12 +194,14 @@ def _spectrum(certificate: Certificate) -> str:
             "<code>--spectrum</code> computes it.</p>"
         )
         return _section("Spectrum", note, left_out)
-    chart = spectrum_chart(certificate.spectrum, certificate.lambda_min, certificate.rank)
+    rank = certificate.dimension if certificate.rank is None else certificate.rank
+    chart = spectrum_chart(certificate.spectrum, certificate.lambda_min, rank)
     return _section("Spectrum", note, f'<div class="chart">{chart}</div>')
 
 
 def _directions(report: Report) -> str:
-    missing = report.certificate.rank < report.certificate.dimension
+    rank, dimension = report.certificate.rank, report.certificate.dimension
+    missing = rank is not None and rank < dimension
     note = (
         "What the layer does along these directions has no effect on the data. Data in which they "
         "vary would settle it."
