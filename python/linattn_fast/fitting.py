@@ -234,6 +234,7 @@ def fit(
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
         memory (docs/design.md). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
+        ``fit.info.coefficient_error`` bounds their error, or is None where it is unknown.
     backend
         "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
         is "cuda"; results then stay on the device, and ``fit.get()`` brings them home

@@ -480,4 +480,4 @@ def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> Non
 
 
 def _size(rows: Floats) -> float:
-    return float(np.linalg.norm(norms(rows)))
+    return float(norms(rows.reshape(1, -1))[0])

@@ -226,7 +226,7 @@ def whiten(
     # Eigenvectors of A are as exact as its eigenvalues are apart: eps over the least one kept
     tilt = EPS * sum(
         len(matrix) * factor.condition
-        for matrix, factor in ((A, first), (B, second))
+        for matrix, factor in ((factors.pairs, first), (factors.queries, second))
         if 0 < factor.rank < int((matrix.diagonal() > 0).sum())
     )
     left, right = xp.ascontiguousarray(left), xp.ascontiguousarray(right)
