@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from .features import Features
 from .machine import usable_memory
 from .memory import estimate_memory, in_words
-from .pcg import TOLERANCE
+from .restarts import TOLERANCE
 from .threads import get_num_threads
 from .tokens import Positions
 

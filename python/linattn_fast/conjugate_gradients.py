@@ -93,6 +93,7 @@ def conjugate_gradients(
     squares = row_squares(rest)  # (m,)
     start = squares.copy()
     state.norms = np.sqrt(squares)
+    lengths = squares.copy()  # squared, of the directions, to which residuals are orthogonal
     largest = np.zeros(len(start))  # curvature of a direction of length one, so far
     goal = np.broadcast_to(tolerance, start.shape)
     active = np.flatnonzero(start > 0)
@@ -103,7 +104,7 @@ def conjugate_gradients(
         product, energy = operator.normal(C)
         curvature = energy / weight + alpha * row_squares(C)  # v' K v
         forward = coordinates.transpose(product / weight + alpha * C)
-        of_one = curvature / row_squares(direction[rows])
+        of_one = curvature / lengths[active]
         largest[active] = np.maximum(largest[active], of_one)
         # A direction that is invisible to the data has nothing to gain, and a step without bound
         seen = (of_one > _FLAT * largest[active]) & (curvature > 0)
@@ -115,6 +116,7 @@ def conjugate_gradients(
         ratio = new / squares[active]
         direction[rows] = rest[rows] + xp.asarray(ratio[:, None, None]) * direction[rows]
         squares[active] = new
+        lengths[active] = new + ratio**2 * lengths[active]
         if active[0] == 0 and step[0] > 0:
             state.steps.append(float(step[0]))
             state.ratios.append(float(ratio[0]))

@@ -18,26 +18,19 @@ import numbers
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from .coefficient_error import Point, Rounding, norms, relative
-from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
+from .coefficient_error import Point, norms
+from .conjugate_gradients import Watch
 from .device import module_of, to_host
-from .least_eigenvalue import least_eigenvalue
 from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution
+from .restarts import Solve
 from .solve import EPS
-from .tokens import Floats
-from .whitening import Coordinates, PlainCoordinates, Whitening, whiten, whiten_all
+from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
-_SMALLEST = float(np.finfo(np.float64).tiny / EPS)
-"""A Gram whose largest entry is below this has lost digits to underflow."""
-TOLERANCE = 1e-9
-"""Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
 _FLOOR = 1e-15
 """With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
 condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
-_MOST_RESTARTS = 6
 _LARGEST_STEP = 0.5
 """Where Lambda is singular, corrections larger than this share of the solution are refused: what
 the residual of a solution of least norm justifies is small."""
@@ -51,12 +44,6 @@ _MORE = 5
 """What follows a first solve that settles nothing may take this many times its iterations."""
 _GOOD = 1e-6
 """An error that is bounded by the ridge alone below this needs no better bound."""
-_LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
-_WINDOW = 5
-"""Iterations between two looks at the coefficients, where an accuracy is asked for."""
-_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
-"""A solve to an accuracy may go on to this residual, or this share of the accuracy: looking at the
-coefficients is what should end it."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +80,6 @@ class Pcg:
             raise ValueError(f"tol: must be between 0 and 1, got {tol!r}")
 
 
-def iteration_limit(dimension: int) -> int:
-    """Most iterations of one solve: conjugate gradients end after p in exact arithmetic."""
-    return int(np.clip(2 * dimension, _LEAST_LIMIT, _MOST_LIMIT))
-
-
 @dataclass(frozen=True)
 class PcgSolution:
     """A solution, and how it was found."""
@@ -117,169 +99,6 @@ class PcgSolution:
     there is none."""
     least_norm: bool
     """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
-
-
-class _Solve:
-    """Solves with one operator, counting iterations over restarts."""
-
-    def __init__(
-        self, operator: NormalOperator, alpha: float, watch: Watch | None, tol: float | None
-    ) -> None:
-        self.operator = operator
-        self.alpha = alpha
-        self.watch = watch
-        self.tol = tol
-        self.iterations = 0
-        self.limit = iteration_limit(operator.features.count)
-        self.factors = operator.kronecker_factors()
-        _require_visible(self.factors, operator)
-        self.start = np.zeros((operator.d_out, operator.features.count))
-        """What the present solve corrects."""
-        self.state = Iterate(np.zeros(0))
-        self.coordinates: Coordinates | None = None
-        self.unit = np.ones(operator.d_out)
-        """Powers of two that the residuals of the present solve were divided by."""
-        self.zero = self.at(self.start)
-        self.start = self.zero.C
-        self.rounding = Rounding(
-            self.factors.diagonal.reshape(-1) / operator.total_weight, self.zero.squared_error
-        )
-        self.kappa = 0.0
-        """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
-
-    def so_far(self) -> Floats:
-        """Coefficients found until now."""
-        if self.coordinates is None or self.state.v.size == 0:
-            return self.start
-        unit = module_of(self.start).asarray(self.unit)
-        found: Floats = self.start + unit[:, None] * self.coordinates.coefficients(self.state.v)
-        return found
-
-    def at(self, C: Floats) -> Point:
-        """Coefficients with their gradient and squared error, from the data."""
-        weight = self.operator.total_weight
-        gradient, squared_error = self.operator.gradient(module_of(C).ascontiguousarray(C))
-        if module_of(gradient) is not module_of(C):
-            C = module_of(gradient).asarray(C)
-        return Point(C, gradient / weight - self.alpha * C, to_host(squared_error) / weight)
-
-    def objective(self, point: Point) -> Floats:
-        """Mean squared error + alpha ||C||^2 of each output."""
-        return point.squared_error + self.alpha * row_squares(point.C)
-
-    def no_worse(self, new: Point, old: Point) -> npt.NDArray[np.bool_]:
-        """For each output, whether the objective did not rise by more than rounding."""
-        before = 2 * self.rounding.of_objective(old)
-        # What is not known about the new one counts against it
-        doubt = np.maximum(self.rounding.of_objective(new) - before, 0.0)
-        rise = self.objective(new) + doubt - self.objective(old)
-        no_worse: npt.NDArray[np.bool_] = rise <= before + EPS * self.objective(old)
-        return no_worse
-
-    def better_of(self, new: Point, old: Point) -> Point:
-        """The new point, but for outputs for which it is worse."""
-        take = self.no_worse(new, old)
-        if take.all():
-            return new
-        xp = module_of(new.C)
-        rows = xp.asarray(take)[:, None]
-        return Point(
-            xp.where(rows, new.C, old.C),
-            xp.where(rows, new.gradient, old.gradient),
-            np.where(take, new.squared_error, old.squared_error),
-        )
-
-    def error(self, point: Point, coordinates: Coordinates) -> float:
-        """Bound on the relative error of the output that is worst."""
-        found = self.rounding.error(point, coordinates, self.alpha, self.kappa)
-        return float(found.max())
-
-    def correction(self, coordinates: Coordinates, point: Point, floor: Floats) -> Floats:
-        """(Lambda + alpha I)^-1 times the gradient at a point.
-
-        ``floor``, (d_out,), are residuals in these coordinates below which there is nothing but
-        rounding: no solve goes below them, and without a ridge, which would bound what a step
-        makes of rounding, outputs that are there already are left alone.
-        """
-        right = coordinates.transpose(point.gradient)
-        xp = module_of(right)
-        sizes = norms(right)
-        self.start, self.coordinates, self.state = point.C, coordinates, Iterate(np.zeros(0))
-        self.unit = np.exp2(np.floor(np.log2(np.where(sizes > 0, sizes, 1.0))))
-        solved = (sizes > floor) | (self.alpha > 0)
-        right = right * xp.asarray(solved / self.unit)[:, None, None]
-        share = np.divide(floor, sizes, out=np.zeros(len(sizes)), where=sizes > 0)
-        conjugate_gradients(
-            self.operator,
-            coordinates,
-            self.alpha,
-            right,
-            tolerance=np.clip(share, self._tolerance(), 0.5),
-            limit=self.limit,
-            watch=self.watch,
-            enough=lambda state: self._accurate(state, coordinates),
-            iterate=self.state,
-        )
-        self.state.converged |= self._accurate(self.state, coordinates)
-        self.iterations += self.state.iterations
-        change: Floats = self.so_far() - self.start
-        return change
-
-    def first(self, coordinates: Coordinates, floor: Floats) -> tuple[Point, Iterate]:
-        """Solve from zero; never worse than zero."""
-        C = self.correction(coordinates, self.zero, floor)
-        return self.better_of(self.at(C), self.zero), self.state
-
-    def refined(
-        self, coordinates: Coordinates, point: Point, floor: Floats, largest_step: float = np.inf
-    ) -> tuple[Point, tuple[float, ...]]:
-        """Correct a solution with residuals from the data while that is seen to help.
-
-        A correction leaves about its own square, so one below sqrt(eps) is the last. One that is
-        not less than half of the one before shows that there is nothing to gain.
-        """
-        steps: list[float] = []
-        while point.C.any() and len(steps) < _MOST_RESTARTS:
-            if self.tol is not None and self.error(point, coordinates) <= self.tol:
-                break
-            change = self.correction(coordinates, point, floor)
-            step = _size(change) / _size(point.C)
-            if not 0 < step <= (steps[-1] / 2 if steps else largest_step):
-                break
-            point = self.better_of(self.at(point.C + change), point)
-            steps.append(step)
-            if step < np.sqrt(EPS):
-                break
-        self.start, self.coordinates = point.C, None
-        return point, tuple(steps)
-
-    def probe(self, whitening: Whitening) -> bool:
-        """Bound the least eigenvalue; return whether there are null directions."""
-        found = least_eigenvalue(
-            self.operator,
-            whitening,
-            self.alpha,
-            whitening.left,
-            limit=self.limit,
-            watch=self.watch,
-        )
-        self.iterations += found.iterations
-        self.kappa = found.lower
-        return found.singular
-
-    def _tolerance(self) -> float:
-        """Relative residual that ends a solve."""
-        if self.tol is None or self.kappa == 0:  # a smaller one would bound nothing
-            return TOLERANCE
-        return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
-
-    def _accurate(self, state: Iterate, coordinates: Coordinates) -> bool:
-        """Whether the residuals of the iteration bound the error by half of what is asked for."""
-        if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
-            return False
-        mu = max(self.alpha, self.kappa / coordinates.norm**2)
-        left = self.unit * state.norms / np.sqrt(self.kappa * mu)
-        return float(relative(left, self.so_far()).max()) <= self.tol / 2
 
 
 def solve_pcg(
@@ -303,7 +122,7 @@ def solve_pcg(
     tol
         See :class:`Pcg`.
     """
-    solve = _Solve(operator, alpha, watch, tol)
+    solve = Solve(operator, alpha, watch, tol)
     try:
         return _solved(solve)
     except BaseException as stop:
@@ -312,7 +131,7 @@ def solve_pcg(
         raise
 
 
-def _solved(solve: _Solve) -> PcgSolution:
+def _solved(solve: Solve) -> PcgSolution:
     operator, alpha, factors = solve.operator, solve.alpha, solve.factors
     weight = operator.total_weight
     whitening = whiten(factors, weight, alpha, operator.features)
@@ -375,7 +194,7 @@ def _in_words(error: float, tol: float | None, unknown: str) -> str:
     return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
 
 
-def _error(solve: _Solve, whitening: Whitening, point: Point) -> float:
+def _error(solve: Solve, whitening: Whitening, point: Point) -> float:
     """Bound on the relative error of the coefficients."""
     error = solve.error(point, whitening)
     if solve.kappa > 0 or error <= _GOOD:
@@ -386,7 +205,7 @@ def _error(solve: _Solve, whitening: Whitening, point: Point) -> float:
 
 
 def _one_of_many(
-    solve: _Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
+    solve: Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
 ) -> tuple[Point, tuple[float, ...], bool]:
     """The solution of least norm where the second moment is singular, else the best one found.
 
@@ -412,7 +231,7 @@ def _one_of_many(
 
 
 def _of_least_norm(
-    solve: _Solve, whitening: Whitening, point: Point
+    solve: Solve, whitening: Whitening, point: Point
 ) -> tuple[Point, tuple[float, ...]] | None:
     """The solution that plain iterations find from zero, if it is as good, and of least norm."""
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
@@ -426,7 +245,7 @@ def _of_least_norm(
     return found, steps
 
 
-def _is_of_least_norm(solve: _Solve, plain: PlainCoordinates, point: Point) -> bool:
+def _is_of_least_norm(solve: Solve, plain: PlainCoordinates, point: Point) -> bool:
     """Whether coefficients are what plain iterations make of Lambda C, so without null directions.
 
     These find the part of C that is orthogonal to the null directions, on another way than C was
@@ -445,7 +264,7 @@ def _seen(point: Point, factors: KroneckerFactors) -> Point:
     return Point(C, point.gradient, point.squared_error)
 
 
-def _left_out_is_seen(solve: _Solve, whitening: Whitening) -> bool:
+def _left_out_is_seen(solve: Solve, whitening: Whitening) -> bool:
     """Whether the data sees directions D that count as zero in A and B, by more than rounding.
 
     A and B are Grams, in which singular values of the features below sqrt(eps) are lost. Outputs
@@ -466,18 +285,3 @@ def _left_out_is_seen(solve: _Solve, whitening: Whitening) -> bool:
     long = np.divide(target, _HIDDEN * EPS * outputs, out=np.zeros(len(D)), where=outputs > 0)
     found = solve.at(xp.asarray(long)[:, None] * D)
     return bool((found.squared_error > (2 * target) ** 2).any())
-
-
-def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:
-    """Raise where squares of features underflow although queries do not."""
-    largest, query = (float(x.max()) for x in (factors.diagonal, factors.queries.diagonal()))
-    if largest < _SMALLEST and query > 0 and operator.features.everything:
-        size = np.sqrt(query / operator.total_weight)
-        raise ValueError(
-            f"Z: values of a root mean square of at most {size:.3g} underflow float64 in the "
-            "squares of the cubic features; rescale the tokens"
-        )
-
-
-def _size(rows: Floats) -> float:
-    return float(norms(rows.reshape(1, -1))[0])

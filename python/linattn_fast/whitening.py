@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .device import module_of
+from .device import module_of, to_host
 from .features import Features
 from .normal_operator import KroneckerFactors
 from .solve import (
@@ -173,7 +173,7 @@ def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
     every direction is reached but for features that are always zero, and none is blown up.
     """
     xp = module_of(matrix)
-    occurring = xp.flatnonzero(matrix.diagonal() > 0)
+    occurring = xp.asarray(np.flatnonzero(to_host(matrix.diagonal()) > 0))
     scale = power_of_two_scale(sizes[occurring])
     values, vectors = algebra_of(matrix).eigenpairs(
         matrix[occurring][:, occurring] * scale * scale[:, None]
