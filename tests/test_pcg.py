@@ -187,7 +187,7 @@ def test_without_the_search_for_null_directions_the_solution_would_be_longer(
     Z = tokens_with_null_directions(rng, kind)
     y = rng.standard_normal((len(Z), 2))
     least = np.linalg.norm(la.fit(Z, y, solver="pcg", heads=None).coefficients)
-    monkeypatch.setattr("linattn_fast.pcg._NULL", -1.0)
+    monkeypatch.setattr("linattn_fast.restarts.Solve.probe", lambda *_: False)
     other = la.fit(Z, y, solver="pcg", heads=None)
     assert "plain iterations" not in other.info.reason
     assert np.linalg.norm(other.coefficients) > 1.001 * least
@@ -215,8 +215,10 @@ def test_an_accuracy_that_is_asked_for_is_reached_with_fewer_iterations(rng, tol
     full = la.fit(Z, y, solver="pcg", **given)
     asked = la.fit(Z, y, solver=la.Pcg(tol=tol), **given)
     for a in range(2):
-        assert relative(asked.coefficients[a], full.coefficients[a]) < 3 * tol
-    assert asked.info.iterations < full.info.iterations
+        assert relative(asked.coefficients[a], full.coefficients[a]) < tol
+    if tol > 1e-10:  # with a ridge, what the bound costs is more than so small an error saves
+        assert asked.info.iterations < full.info.iterations
+    assert asked.info.coefficient_error <= tol
     assert "coefficients estimated to err by" in asked.info.reason
     assert asked.info.solver == "pcg"
 

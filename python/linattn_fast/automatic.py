@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .choosing import choose_solver
+from .choosing import PATIENCE, choose_solver, predict_orthogonal
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, in_words
 from .problem import Settings
@@ -34,6 +34,19 @@ def chosen_by_auto(settings: Settings, problem: Data) -> tuple[Settings, str]:
     if name == "cholesky":
         return settings, why
     return replace(settings, solver="dual" if name == "dual" else "pcg"), why
+
+
+def may_factorise(settings: Settings, problem: Data) -> bool:
+    """Whether a Gram and orthogonal transformations fit in memory, and in PATIENCE seconds."""
+    n, features, limit = problem.n_samples, problem.features, as_memory_limit(settings.memory_limit)
+    if isinstance(problem, StreamedProblem) or n is None:
+        return False
+    estimate = estimate_memory(
+        features.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
+    )
+    available = usable_memory() if limit is None else limit
+    fits = max(estimate["cholesky"], estimate["qr"]) <= available
+    return fits and predict_orthogonal(features, n) <= PATIENCE
 
 
 def _chosen_for_stream(

@@ -74,9 +74,10 @@ class Certificate:
     why."""
     condition: float
     """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
-    rank: int
+    rank: int | None
     """Numerical rank of Lambda: eigenvalues of A above the margin. With fewer samples than
-    features, their number, which is the most it can be."""
+    features, their number, which is the most it can be. None where it is unknown, as in an
+    estimate without a Gram."""
     dimension: int
     """Number of features, p."""
     n_samples: int
@@ -99,7 +100,8 @@ class Certificate:
             f"{self.verdict}: {self.evidence}\n"
             f"  lambda_min {self.lambda_min:.6g} (proved: at least {self.lower_bound:.6g}), "
             f"condition {self.condition:.3g}, "
-            f"rank {self.rank} of {self.dimension}, {self.n_samples} samples"
+            f"rank {'unknown' if self.rank is None else self.rank} of {self.dimension}, "
+            f"{self.n_samples} samples"
         )
 
     def __getstate__(self) -> dict[str, object]:

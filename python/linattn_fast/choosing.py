@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from .features import Features
 from .machine import usable_memory
 from .memory import estimate_memory, in_words
-from .pcg import TOLERANCE
+from .restarts import TOLERANCE
 from .threads import get_num_threads
 from .tokens import Positions
 
@@ -37,6 +37,8 @@ LAPACK_RATE = 38e9
 BYTES_RATE = 3e9
 """Bytes a second when a dense matrix is written out from the compact Gram."""
 
+_SVD = 22
+"""Multiples of p^3 flops that an SVD with vectors takes."""
 PATIENCE = 20.0
 """Seconds that a proof is worth."""
 _WORTH = 4.0
@@ -87,6 +89,12 @@ def predict(
         dual=(2 * n * n * q + n**3 / 3) / LAPACK_RATE / threads + 8 * n * n / BYTES_RATE,
         pcg=(setup + passes * d_out * one_pass) / threads,
     )
+
+
+def predict_orthogonal(features: Features, n_samples: int) -> float:
+    """Seconds of solver "qr": a triangle of the features, and its singular values and vectors."""
+    p = features.count
+    return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE / get_num_threads()
 
 
 def _refusal(features: Features, estimate: dict[str, int], limit: int | None) -> MemoryError:

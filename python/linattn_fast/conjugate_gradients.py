@@ -18,8 +18,13 @@ from scipy.linalg import eigvalsh_tridiagonal
 
 from .device import module_of, to_host
 from .normal_operator import NormalOperator
+from .solve import EPS
 from .tokens import Floats
 from .whitening import Coordinates
+
+_FLAT = 16 * EPS
+"""A curvature below this share of the largest one seen is rounding: so are the products with K
+that a step along it would be taken from."""
 
 Watch: TypeAlias = Callable[[int, float, float], object]
 """Called after each iteration with its number in this solve, the relative residual and the
@@ -35,7 +40,11 @@ class Iterate:
     iterations: int = 0
     residual: float = 1.0
     """Largest relative residual of a row, in the coordinates of v."""
+    norms: Floats = field(default_factory=lambda: np.zeros(0))
+    """(m,): of the residuals, in the coordinates of v."""
     converged: bool = False
+    singular: bool = False
+    """Whether a direction was met in which K is zero to rounding, with a residual along it."""
     steps: list[float] = field(default_factory=list)
     """Of the first row, for Ritz values."""
     ratios: list[float] = field(default_factory=list)
@@ -83,6 +92,9 @@ def conjugate_gradients(
     rest, direction = right.copy(), right.copy()
     squares = row_squares(rest)  # (m,)
     start = squares.copy()
+    state.norms = np.sqrt(squares)
+    lengths = squares.copy()  # squared, of the directions, to which residuals are orthogonal
+    largest = np.zeros(len(start))  # curvature of a direction of length one, so far
     goal = np.broadcast_to(tolerance, start.shape)
     active = np.flatnonzero(start > 0)
     state.residual = 1.0 if len(active) else 0.0
@@ -92,7 +104,11 @@ def conjugate_gradients(
         product, energy = operator.normal(C)
         curvature = energy / weight + alpha * row_squares(C)  # v' K v
         forward = coordinates.transpose(product / weight + alpha * C)
-        step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=curvature > 0)
+        of_one = curvature / lengths[active]
+        largest[active] = np.maximum(largest[active], of_one)
+        # A direction that is invisible to the data has nothing to gain, and a step without bound
+        seen = (of_one > _FLAT * largest[active]) & (curvature > 0)
+        step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=seen)
         size = xp.asarray(step[:, None, None])
         state.v[rows] += size * direction[rows]
         rest[rows] -= size * forward
@@ -100,20 +116,22 @@ def conjugate_gradients(
         ratio = new / squares[active]
         direction[rows] = rest[rows] + xp.asarray(ratio[:, None, None]) * direction[rows]
         squares[active] = new
+        lengths[active] = new + ratio**2 * lengths[active]
         if active[0] == 0 and step[0] > 0:
             state.steps.append(float(step[0]))
             state.ratios.append(float(ratio[0]))
         state.iterations += 1
+        state.norms = np.sqrt(squares)
         relative = np.sqrt(squares[active] / start[active])
         state.residual = float(relative.max())
-        # Without curvature a direction is invisible to the data: there is nothing left to gain.
         slowest = int((relative / goal[active]).argmax())
         if watch is not None:
             watch(state.iterations, float(relative[slowest]), float(goal[active][slowest]))
-        active = active[(relative > goal[active]) & (step > 0)]
+        state.singular |= not seen.all()
+        active = active[(relative > goal[active]) & seen]
         if enough is not None and enough(state):
             break
-    state.converged = len(active) == 0
+    state.converged = len(active) == 0 and not state.singular
     return state
 
 

@@ -3,7 +3,8 @@
 LOBPCG looks for the smallest eigenvalue of Lambda with the Kronecker preconditioner. What it finds
 is a Rayleigh quotient x' Lambda x, so an upper bound on lambda_min and an estimate of it; nothing
 about it is proved. The verdict is "undecided" unless the data is proved to be short of rank
-(:mod:`linattn_fast.exact_rank`).
+(:mod:`linattn_fast.exact_rank`). A rank is given only of few features, where Lambda
+itself is formed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .device import to_host
 from .exact_rank import exact_rank
 from .modular_features import ModularData, Reading
 from .normal_operator import KroneckerFactors, NormalOperator
-from .solve import EPS
+from .solve import EPS, MARGIN, rounding_level
 from .tokens import Floats, Positions
 from .whitening import Whitening, whiten
 
@@ -93,7 +94,7 @@ def estimate_certificate(
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
-    smallest, condition = 0.0, float("inf")
+    smallest, condition, rank = 0.0, float("inf"), None
     verdict: Verdict = "undecided"
     if zeros:
         evidence = f"estimated: {zeros} of {p} features have a mean square of zero"
@@ -105,6 +106,8 @@ def estimate_certificate(
     else:
         smallest, largest = _extreme_eigenvalues(operator, whitening)
         condition = largest / smallest if smallest > 0 else condition
+        if p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest:
+            rank = p
         evidence = (
             f"estimated by LOBPCG without a Gram: lambda_min is at most {smallest:.4g}, up to "
             "rounding"
@@ -123,7 +126,7 @@ def estimate_certificate(
         lower_bound=0.0,
         verdict=verdict,
         condition=condition,
-        rank=min(reached, p - zeros),
+        rank=rank,
         dimension=p,
         n_samples=n,
         evidence=evidence,

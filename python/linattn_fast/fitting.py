@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from .accuracy import converged, doubts_of, error_of_factorised
 from .assembling import assemble
-from .automatic import chosen_by_auto
+from .automatic import chosen_by_auto, may_factorise
 from .backend import Precision, get_backend
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
@@ -247,6 +247,7 @@ def fit(
         else Cholesky, followed by "qr" where that is not safe, or "pcg", by predicted time and
         memory (docs/design.md). ``fit.info`` says which ran and why. "pcg" goes on to
         rounding; ``la.Pcg(tol=1e-8)`` in its place stops at that accuracy of the coefficients.
+        ``fit.info.coefficient_error`` bounds their error, or is None where it is unknown.
     backend
         "cpu", "numpy", "cuda" or "auto". With CuPy arrays, or other arrays on a CUDA device, "auto"
         is "cuda"; results then stay on the device, and ``fit.get()`` brings them home
@@ -329,7 +330,13 @@ def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any]
         settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
         return fit_dual(loaded, settings, why, progress=progress)
     if settings.solver == "pcg":
-        return fit_pcg(problem, settings, why, progress)
+        otherwise = None
+        if solver == "auto" and may_factorise(settings, problem):
+            dense = replace(settings, solver="auto")
+            otherwise = partial(
+                _fit_by_factorising, problem, dense, once=False, auto=True, progress=progress
+            )
+        return fit_pcg(problem, settings, why, progress, otherwise)
 
     return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
 

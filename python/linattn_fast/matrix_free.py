@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from .assembling import assemble
 from .backend import get_backend
 from .certificate_source import Source
@@ -15,6 +17,7 @@ from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, kept_samples_bytes
 from .modular_features import Reading
 from .moments import Moments
+from .non_finite import largest_size, underflow_error
 from .normal_operator import NormalOperator
 from .pcg import solve_pcg
 from .problem import Problem, Settings, Stages
@@ -24,14 +27,18 @@ from .streamed_problem import Data, StreamedProblem, tokens_of
 from .summed_operator import streamed_operator
 from .tokens import Positions
 
+_SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
+"""Features are cubic, and their squares are summed."""
+
 
 def fit_pcg(
     problem: Data,
     settings: Settings,
     reason: str,
     progress: bool | Callable[[int, Any], object],
+    otherwise: Callable[[str], Fit] | None = None,
 ) -> Fit:
-    """Fit without a p x p matrix."""
+    """Fit without a p x p matrix; ``otherwise`` as for :func:`fit_operator`."""
     operator: NormalOperator
     if isinstance(problem, StreamedProblem):
         operator = streamed = streamed_operator(problem)
@@ -44,6 +51,8 @@ def fit_pcg(
             problem.tokens, problem.weights, problem.positions, problem.features
         )
         noise_samples, source = counted.noise_samples, counted.source
+        if _squares_underflow(problem):
+            raise underflow_error(problem.tokens)
         reason = f"{reason}; samples {'kept' if kept else 'made anew in every pass'}"
     return fit_operator(
         operator,
@@ -57,7 +66,14 @@ def fit_pcg(
         moments=lambda: problem.moments(False),
         kept_bytes=kept,
         read=lambda: tokens_of(problem),
+        otherwise=otherwise,
     )
+
+
+def _squares_underflow(problem: Problem) -> bool:
+    """Whether no square of a feature is above zero, although there are tokens that are not."""
+    most = largest_size(problem.tokens) * float(np.sqrt(problem.tokens.lengths.max()))
+    return problem.features.everything and 0 < most < _SMALLEST_TOKEN
 
 
 def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOperator, int]:
@@ -89,6 +105,7 @@ def fit_operator(
     moments: Callable[[], Moments],
     kept_bytes: int = 0,
     read: Callable[[], Reading] | None = None,
+    otherwise: Callable[[str], Fit] | None = None,
 ) -> Fit:
     """Fit to data that is known as an operator.
 
@@ -102,10 +119,15 @@ def fit_operator(
         Of samples kept between passes, for ``info``.
     read
         Reads the data, for proofs about its exact rank.
+    otherwise
+        Another way to fit, taken with the reason where the accuracy of this one is unknown and the
+        solution is not known to be of least norm.
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
         found = solve_pcg(operator, float(settings.alpha), watch, settings.tol)
+    if otherwise is not None and found.error is None and not found.least_norm:
+        return otherwise(f"{reason}; conjugate gradients took {found.reason}")
     certificate = None
     if settings.certify:
         with stages.timed("certify"):
@@ -134,4 +156,5 @@ def fit_operator(
         moments=sums,
         iterations=found.iterations,
         kept_bytes=kept_bytes,
+        coefficient_error=found.error,
     )

@@ -1,13 +1,15 @@
 """Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
 
 1. Solve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.whitening`).
-2. Restart from residuals recomputed from the data (:mod:`linattn_fast.refine`): what the passes
-   have rounded is found again there, so the result is as exact as that of an orthogonal method.
-3. Without a ridge, look whether Lambda is singular in these coordinates. If it is, the solution
-   of least norm is the one that plain conjugate gradients find from zero.
+2. Restart from residuals recomputed from the data: what the passes have rounded is found again
+   there, so the result is as exact as that of an orthogonal method. Every correction is seen to
+   help on the data, output by output, or is not taken.
+3. Bound the error of the coefficients (:mod:`linattn_fast.coefficient_error`) with a lower bound on
+   the least eigenvalue in these coordinates (:mod:`linattn_fast.least_eigenvalue`).
+4. Without a ridge, if Lambda is singular in these coordinates, look for the solution of least norm,
+   which is the one that plain conjugate gradients find from zero, and check that it is.
 
-Where an accuracy is asked for (:class:`Pcg`), a solve ends as soon as its coefficients are
-estimated to have it, and restarts only if the residual recomputed from the data disagrees.
+Where an accuracy is asked for (:class:`Pcg`), a solve ends as soon as the bound is below it.
 """
 
 from __future__ import annotations
@@ -17,32 +19,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
-from .device import module_of, put
+from .coefficient_error import Point, norms
+from .conjugate_gradients import Watch
+from .device import module_of, to_host
 from .normal_operator import KroneckerFactors, NormalOperator
-from .refine import Solution, refine
-from .tokens import Floats
-from .whitening import Coordinates, PlainCoordinates, Whitening, whiten
+from .refine import Solution
+from .restarts import Solve
+from .solve import EPS
+from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
-TOLERANCE = 1e-9
-"""Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
 _FLOOR = 1e-15
 """With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
 condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
-_SINGULAR_FLOOR = 1e-13
-"""The same where the second moment is singular: well above rounding."""
-_MOST_RESTARTS = 6
-_PROBE_TOLERANCE = 1e-4
-"""Of the search for null directions: below the share 1/sqrt(p) that one of them has of a random
-vector, for every p up to 1e8."""
-_NULL = 1e-9
-"""A Ritz value of K, whose largest eigenvalues are near one, that counts as zero."""
-_LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
-_WINDOW = 5
-"""Iterations between two looks at the coefficients, where an accuracy is asked for."""
-_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
-"""A solve to an accuracy may go on to this residual, or this share of the accuracy: looking at the
-coefficients is what should end it."""
+_LARGEST_STEP = 0.5
+"""Where Lambda is singular, corrections larger than this share of the solution are refused: what
+the residual of a solution of least norm justifies is small."""
+_LEAST_NORM = 1e-6
+"""Largest share of null directions in a solution that is said to be of least norm."""
+_CHECK = 0.1
+"""Of what is said, what a check must find."""
+_HIDDEN = 100.0
+"""Units of rounding below which the data does not see a direction."""
+_MORE = 5
+"""What follows a first solve that settles nothing may take this many times its iterations."""
+_GOOD = 1e-6
+"""An error that is bounded by the ridge alone below this needs no better bound."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Pcg:
     ----------
     tol
         Relative error of the coefficients (of each output, in the Euclidean norm) at which to
-        stop, as estimated from how they change. None goes on to rounding, as ``solver="pcg"``.
+        stop: a bound on it, which ``fit.info.coefficient_error`` has. Where the data or rounding
+        do not allow it, ``fit.info.reason`` says so. None goes on to rounding, as
+        ``solver="pcg"``.
 
     Examples
     --------
@@ -61,7 +64,7 @@ class Pcg:
     >>> Z = np.random.default_rng(0).standard_normal((400, 8, 3))
     >>> exact, near = (la.fit(Z, Z[:, 0], solver=la.Pcg(tol)) for tol in (None, 1e-4))
     >>> error = np.linalg.norm(near.coefficients - exact.coefficients)
-    >>> bool(error < 1e-3 * np.linalg.norm(exact.coefficients))
+    >>> bool(error < 1e-4 * np.linalg.norm(exact.coefficients))
     True
     """
 
@@ -75,11 +78,6 @@ class Pcg:
             raise TypeError(f"tol: a real number or None is needed, got {type(tol).__name__}")
         if not 0 < tol < 1:  # also false for NaN
             raise ValueError(f"tol: must be between 0 and 1, got {tol!r}")
-
-
-def iteration_limit(dimension: int) -> int:
-    """Most iterations of one solve: conjugate gradients end after p in exact arithmetic."""
-    return int(np.clip(2 * dimension, _LEAST_LIMIT, _MOST_LIMIT))
 
 
 @dataclass(frozen=True)
@@ -96,171 +94,11 @@ class PcgSolution:
     reason: str
     factors: KroneckerFactors
     """Of the data, for a certificate."""
-
-
-class _Accuracy:
-    """Whether coefficients have an accuracy, from how they change.
-
-    The error of conjugate gradients falls about geometrically. Where it falls by the factor r in
-    one window of iterations, and the coefficients C changed by c in the last one, c r / (1 - r) is
-    left. The larger of the last two factors counts.
-    """
-
-    def __init__(self, tol: float) -> None:
-        self.tol = tol
-        self.error = np.inf
-        """Estimated, of the output that is worst; relative."""
-        self._last: Floats | None = None
-        self._changes: list[Floats] = []
-
-    def reached(self, C: Floats) -> bool:
-        """Look at the coefficients (d_out, p) after one more window."""
-        if self._last is not None:
-            size = row_squares(C)
-            change = row_squares(C - self._last)
-            share = np.divide(change, size, out=np.zeros(len(size)), where=size > 0)
-            self._changes = [*self._changes[-2:], np.sqrt(share)]
-        self._last = C
-        if len(self._changes) < 3:
-            return False
-        first, second, third = self._changes
-        factors = [
-            np.divide(b, a, out=np.zeros(len(a)), where=a > 0)
-            for a, b in ((first, second), (second, third))
-        ]
-        r = np.maximum(*factors)
-        left = np.divide(third * r, 1 - r, out=np.full(len(r), np.inf), where=r < 1)
-        self.error = float(np.where(third == 0, 0.0, left).max())
-        return self.error <= self.tol
-
-
-class _Solve:
-    """Solves with one operator, counting iterations over restarts."""
-
-    def __init__(
-        self, operator: NormalOperator, alpha: float, watch: Watch | None, tol: float | None
-    ) -> None:
-        self.operator = operator
-        self.alpha = alpha
-        self.watch = watch
-        self.tol = tol
-        self.error: float | None = None
-        """Of the coefficients, relative, where the last solve ended because it is below tol."""
-        self.iterations = 0
-        self.limit = iteration_limit(operator.features.count)
-        self.start = np.zeros((operator.d_out, operator.features.count))
-        """What the present solve corrects."""
-        self.state = Iterate(np.zeros(0))
-        self.coordinates: Coordinates | None = None
-        self.floor = 0.0
-        self.norms = np.ones(operator.d_out)
-        """Of the residuals of C = 0, in the coordinates that are solved in."""
-
-    def so_far(self) -> Floats:
-        """Coefficients found until now."""
-        if self.coordinates is None or self.state.v.size == 0:
-            return self.start
-        return self.start + self.coordinates.coefficients(self.state.v)
-
-    def gradient(self, C: Floats) -> Floats:
-        """Mean w (y - C h) h' - alpha C, from the data."""
-        C = module_of(C).ascontiguousarray(C)
-        total = self.operator.gradient(C).gradient
-        return total / self.operator.total_weight - self.alpha * C
-
-    def correction(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
-        """(Lambda + alpha I)^-1 times a gradient (d_out, p)."""
-        right = coordinates.transpose(gradient)
-        norms = np.sqrt(row_squares(right))
-        if not self.start.any():
-            self.norms = norms
-        share = np.divide(self.norms, norms, out=np.ones(len(norms)), where=norms > 0)
-        self.coordinates, self.state = coordinates, Iterate(np.zeros(0))
-        accuracy = None if self.tol is None else _Accuracy(self.tol)
-        tolerance = np.clip(self.floor * share, self._tolerance(), 0.5)
-
-        def accurate(state: Iterate) -> bool:
-            if accuracy is None or state.iterations % _WINDOW != 0:
-                return False
-            return accuracy.reached(self.so_far())
-
-        conjugate_gradients(
-            self.operator,
-            coordinates,
-            self.alpha,
-            right,
-            tolerance=tolerance,
-            limit=self.limit,
-            watch=self.watch,
-            enough=accurate,
-            iterate=self.state,
-        )
-        self.iterations += self.state.iterations
-        self.error = None
-        if accuracy is not None and accuracy.error <= accuracy.tol:
-            self.error, self.state.converged = accuracy.error, True
-        return coordinates.coefficients(self.state.v), self.state
-
-    def first(self, coordinates: Coordinates, gradient: Floats) -> tuple[Floats, Iterate]:
-        """Solve for the gradient at zero."""
-        self.start = module_of(gradient).zeros_like(gradient)
-        return self.correction(coordinates, gradient)
-
-    def refined(
-        self, coordinates: Coordinates, first: Floats, state: Iterate
-    ) -> tuple[Floats, tuple[float, ...]]:
-        """Correct the first solution on the data while that helps."""
-        if not state.converged:  # nor would the corrections
-            return first, ()
-        # The gradient that confirms an accuracy is also that of the first correction
-        at_first = self.gradient(first)
-        if self.error is not None and self._confirmed(coordinates, at_first, state):
-            return first, ()
-
-        def again(C: Floats) -> Floats:
-            self.start = C
-            return self.correction(coordinates, at_first if C is first else self.gradient(C))[0]
-
-        C, steps = refine(first, again, most_steps=_MOST_RESTARTS, first_step=np.inf)
-        self.start, self.coordinates = C, None
-        return C, steps
-
-    def _tolerance(self) -> float:
-        """Relative residual that ends a solve."""
-        if self.tol is None:
-            return TOLERANCE
-        return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
-
-    def _confirmed(self, coordinates: Coordinates, gradient: Floats, state: Iterate) -> bool:
-        """Whether the residual of the data is the one that the iteration believes in."""
-        norms = np.sqrt(row_squares(coordinates.transpose(gradient)))
-        return bool((norms <= 2 * max(state.residual, self._tolerance()) * self.norms).all())
-
-
-def _least_ritz_value(
-    operator: NormalOperator,
-    coordinates: Coordinates,
-    watch: Watch | None,
-    limit: int,
-    place: Floats,
-) -> tuple[float, int]:
-    """Estimate of lambda_min(K) from above, by Lanczos from a fixed random vector; iterations."""
-
-    def is_null(state: Iterate) -> bool:
-        return state.iterations % 10 == 0 and float(state.ritz_values()[0]) < _NULL
-
-    state = conjugate_gradients(
-        operator,
-        coordinates,
-        0.0,
-        put(np.random.default_rng(0).standard_normal((1, *coordinates.shape)), like=place),
-        tolerance=_PROBE_TOLERANCE,
-        limit=limit,
-        watch=watch,
-        enough=is_null,
-    )
-    values = state.ritz_values()
-    return (float(values[0]) if len(values) else 0.0), state.iterations
+    error: float | None
+    """Bound on the relative error of the coefficients, of the output that is worst; None where
+    there is none."""
+    least_norm: bool
+    """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
 
 
 def solve_pcg(
@@ -284,7 +122,7 @@ def solve_pcg(
     tol
         See :class:`Pcg`.
     """
-    solve = _Solve(operator, alpha, watch, tol)
+    solve = Solve(operator, alpha, watch, tol)
     try:
         return _solved(solve)
     except BaseException as stop:
@@ -293,79 +131,157 @@ def solve_pcg(
         raise
 
 
-def _solved(solve: _Solve) -> PcgSolution:
-    operator, alpha = solve.operator, solve.alpha
+def _solved(solve: Solve) -> PcgSolution:
+    operator, alpha, factors = solve.operator, solve.alpha, solve.factors
     weight = operator.total_weight
-    factors = operator.kronecker_factors()
     whitening = whiten(factors, weight, alpha, operator.features)
+    seen = not whitening.full and _left_out_is_seen(solve, whitening)
+    floor = np.zeros(operator.d_out)
     if alpha > 0:
-        solve.floor = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
-    zero = operator.gradient(np.zeros((operator.d_out, operator.features.count)))
-    gradient = zero.gradient / weight
-    C, state = solve.first(whitening, gradient)
-    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
-    if not state.converged:
-        reasons.append(f"stopped by the limit of {solve.limit} iterations")
+        lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
+        floor = lowest * norms(whitening.transpose(solve.zero.gradient))
+    singular = solve.tol is not None and not seen and solve.probe(whitening)
+    point, state = solve.first(whitening, floor)
     ritz = state.ritz_values()
-    if alpha == 0 and C.any() and _is_singular(solve, whitening):
-        C, steps = _of_least_norm(solve, whitening, gradient, factors, C, reasons)
-    else:
-        C, steps = solve.refined(whitening, C, state)
-        if alpha == 0:  # of features that are always zero, no data speaks
-            C = _seen(C, factors)
-    if solve.error is not None:
-        reasons.append(f"coefficients estimated to err by {solve.error:.1e}")
+    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
+    if not state.converged and not state.singular:
+        reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
         (a, b), (q, d) = whitening.shape, (len(whitening.left), len(whitening.right))
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
-    C = module_of(C).ascontiguousarray(C)
-    error = float(operator.gradient(C).squared_error.sum()) / weight
+    steps: tuple[float, ...] = ()
+    least_norm = False
+    singular |= state.singular
+    if seen:
+        reasons.append("the data sees the others as well")
+        point, _ = solve.refined(whitening, point, floor)
+        whitening = whiten_all(factors, weight, operator.features)
+        solve.limit = min(solve.limit, _MORE * solve.iterations)
+        singular = solve.probe(whitening)
+    elif alpha == 0 and solve.tol is None and point.C.any() and not singular:
+        singular = solve.probe(whitening)
+    if alpha == 0 and singular:
+        error, unknown = np.inf, "the second moment is singular to rounding"
+        point, steps, least_norm = _one_of_many(solve, whitening, point, seen, reasons)
+    else:
+        if state.converged or seen:
+            point, steps = solve.refined(whitening, point, floor)
+        error = _error(solve, whitening, point) + whitening.tilt
+        unknown = "the least eigenvalue is not known"
+    if alpha == 0:  # of features that are always zero, no data speaks
+        point = _seen(point, factors)
+    reasons.append(_in_words(error, solve.tol, unknown))
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
+    C = module_of(point.C).ascontiguousarray(point.C)
     return PcgSolution(
-        Solution(C, steps, error),
+        Solution(C, steps, float(point.squared_error.sum())),
         solve.iterations,
         state.residual,
         whitening.condition * spread,
-        float(zero.squared_error.sum()) / weight,
+        float(solve.zero.squared_error.sum()),
         "; ".join(reasons),
         factors,
+        error if error < 1 else None,
+        least_norm,
     )
 
 
-def _is_singular(solve: _Solve, whitening: Whitening) -> bool:
-    """Whether the whitened second moment has null directions."""
-    least, spent = _least_ritz_value(
-        solve.operator, whitening, solve.watch, solve.limit, whitening.left
+def _in_words(error: float, tol: float | None, unknown: str) -> str:
+    """How exact the coefficients are."""
+    if not error < 1:
+        return f"accuracy of the coefficients unknown: {unknown}"
+    text = f"coefficients estimated to err by {error:.1e} at most"
+    return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
+
+
+def _error(solve: Solve, whitening: Whitening, point: Point) -> float:
+    """Bound on the relative error of the coefficients."""
+    error = solve.error(point, whitening)
+    if solve.kappa > 0 or error <= _GOOD:
+        return error
+    solve.limit = min(solve.limit, _MORE * solve.iterations)
+    solve.probe(whitening)  # because the ridge alone is not enough
+    return solve.error(point, whitening)
+
+
+def _one_of_many(
+    solve: Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
+) -> tuple[Point, tuple[float, ...], bool]:
+    """The solution of least norm where the second moment is singular, else the best one found.
+
+    Returned with it are the corrections it took, and whether it is the one of least norm.
+
+    What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
+    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floors. Where
+    the data has ``seen`` directions at the level of rounding, null directions are not known well
+    enough to be left out.
+    """
+    found = None if seen else _of_least_norm(solve, whitening, point)
+    if found is not None:
+        reasons.append(
+            "second moment singular to rounding, solution of least norm from plain iterations "
+            f"(checked to {_LEAST_NORM:.0e})"
+        )
+        return *found, True
+    reasons.append(
+        "second moment singular to rounding; the solution is one of many, not that of least norm"
     )
-    solve.iterations += spent
-    return least < _NULL
+    floor = solve.rounding.of_gradient(point, whitening)
+    return *solve.refined(whitening, point, floor, _LARGEST_STEP), False
 
 
 def _of_least_norm(
-    solve: _Solve,
-    whitening: Whitening,
-    gradient: Floats,
-    factors: KroneckerFactors,
-    C: Floats,
-    reasons: list[str],
-) -> tuple[Floats, tuple[float, ...]]:
-    """The solution of least norm where the second moment is singular, else C.
-
-    What rounding adds to a gradient in null directions is as large as it was for C = 0, and no
-    iteration makes it smaller: to go on below it is to divide it by zero. Hence the floor, and no
-    corrections of the first solution.
-    """
+    solve: Solve, whitening: Whitening, point: Point
+) -> tuple[Point, tuple[float, ...]] | None:
+    """The solution that plain iterations find from zero, if it is as good, and of least norm."""
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
-    solve.floor = _SINGULAR_FLOOR
-    first, state = solve.first(plain, gradient)
-    if state.converged:
-        reasons.append("singular second moment, solution of least norm from plain iterations")
-        return solve.refined(plain, first, state)
-    reasons.append("singular second moment; the solution is one of many, not that of least norm")
-    return _seen(C, factors), ()
+    found, state = solve.first(plain, solve.rounding.of_gradient(solve.zero, plain))
+    if not state.converged:
+        return None
+    floor = solve.rounding.of_gradient(found, plain)
+    found, steps = solve.refined(plain, found, floor, _LARGEST_STEP)
+    if not solve.no_worse(found, point).all() or not _is_of_least_norm(solve, plain, found):
+        return None
+    return found, steps
 
 
-def _seen(C: Floats, factors: KroneckerFactors) -> Floats:
-    """C with zeros for features that are zero in every sample."""
-    seen: Floats = module_of(C).where(factors.diagonal.ravel() == 0, 0.0, C)
-    return seen
+def _is_of_least_norm(solve: Solve, plain: PlainCoordinates, point: Point) -> bool:
+    """Whether coefficients are what plain iterations make of Lambda C, so without null directions.
+
+    These find the part of C that is orthogonal to the null directions, on another way than C was
+    found; what differs is C's share in them and the error of both ways.
+    """
+    product = solve.operator.normal(module_of(point.C).ascontiguousarray(point.C)).product
+    # The gradient at zero for targets C h
+    target = Point(solve.zero.C, product / solve.operator.total_weight, solve.zero.squared_error)
+    again = solve.correction(plain, target, solve.rounding.of_gradient(point, plain))
+    return bool((norms(again - point.C) <= _CHECK * _LEAST_NORM * norms(point.C)).all())
+
+
+def _seen(point: Point, factors: KroneckerFactors) -> Point:
+    """The point with zeros for features that are zero in every sample."""
+    C = module_of(point.C).where(factors.diagonal.ravel() == 0, 0.0, point.C)
+    return Point(C, point.gradient, point.squared_error)
+
+
+def _left_out_is_seen(solve: Solve, whitening: Whitening) -> bool:
+    """Whether the data sees directions D that count as zero in A and B, by more than rounding.
+
+    A and B are Grams, in which singular values of the features below sqrt(eps) are lost. Outputs
+    D h are sums, and lose nothing: D is random among those directions, and so long that rounding
+    in D h is 1e-2 of the targets, which then hide what is not seen.
+    """
+    xp, zero = module_of(whitening.left), solve.zero
+    q, k = len(whitening.left), len(whitening.right)
+    sizes = xp.sqrt(solve.rounding.mean_squares)  # (p,)
+    random = np.random.default_rng(1).standard_normal((len(zero.C), q * k))
+    random = xp.asarray(random) / xp.where(sizes > 0, sizes, np.inf)
+    maps = random.reshape(-1, q, k)
+    left, right = (xp.linalg.qr(x)[0] for x in (whitening.left, whitening.right))
+    D = (maps - left @ (left.T @ maps @ right) @ right.T).reshape(len(maps), -1)
+    D = D * (sizes > 0)
+    outputs = to_host(xp.abs(D) @ sizes)  # more than D h, if nothing cancels
+    target = np.where(zero.squared_error > 0, np.sqrt(zero.squared_error), 1.0)
+    long = np.divide(target, _HIDDEN * EPS * outputs, out=np.zeros(len(D)), where=outputs > 0)
+    found = solve.at(xp.asarray(long)[:, None] * D)
+    return bool((found.squared_error > (2 * target) ** 2).any())

@@ -17,6 +17,7 @@ from .solve import EPS
 from .tokens import Floats
 
 _MOST_STEPS = 4
+_FIRST_STEP = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,25 +37,21 @@ def norm(x: Floats) -> float:
 
 
 def refine(
-    solution: Floats,
-    correction: Callable[[Floats], Floats],
-    *,
-    most_steps: int = _MOST_STEPS,
-    first_step: float = 0.5,
+    solution: Floats, correction: Callable[[Floats], Floats]
 ) -> tuple[Floats, tuple[float, ...]]:
     """Add ``correction(solution)`` while that helps; return the relative size of each step as well.
 
     A step leaves about its own square (the factorisation solves to the relative accuracy that the
     step shows), so one below sqrt(eps) is the last. One that is not less than half of the one
     before shows that there is nothing to gain, and is not taken; nor is a first one larger than
-    ``first_step`` times the solution.
+    half of the solution.
     """
     steps: list[float] = []
     size = norm(solution)
-    while size > 0 and len(steps) < most_steps:
+    while size > 0 and len(steps) < _MOST_STEPS:
         change = correction(solution)
         step = norm(change) / size
-        if not step <= (steps[-1] / 2 if steps else first_step):
+        if not step <= (steps[-1] / 2 if steps else _FIRST_STEP):
             break
         solution = solution + change
         steps.append(step)

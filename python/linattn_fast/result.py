@@ -61,6 +61,9 @@ class FitInfo:
     order; None where it is not known, and ``reason`` then says why."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
+    coefficient_error: float | None = None
+    """Of "pcg": bound on the relative error of the coefficients, of the output that is worst, in
+    the Euclidean norm; None where it is unknown, and for the other solvers."""
 
     def __str__(self) -> str:
         stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())

@@ -11,16 +11,25 @@ are scaled nor how they are mixed. Nothing of size p x p is formed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from .device import module_of
+from .device import module_of, to_host
 from .features import Features
 from .normal_operator import KroneckerFactors
-from .solve import EPS, SpectralFactor, algebra_of, decompose
+from .solve import (
+    EPS,
+    MARGIN,
+    SpectralFactor,
+    algebra_of,
+    decompose,
+    power_of_two_scale,
+    rounding_level,
+)
 from .tokens import Floats
 from .two_sided import two_sided
 
@@ -39,6 +48,13 @@ class Coordinates(Protocol):
     def shape(self) -> tuple[int, int]:
         """Of v for one output."""
 
+    @property
+    def norm(self) -> float:
+        """Largest length of C for v of length one."""
+
+    def row_squares(self) -> Floats:
+        """(p,): squared length of each row of the map, v to one coefficient."""
+
     def coefficients(self, v: Floats) -> Floats:
         """C (m, p) of v (m, r, t)."""
 
@@ -54,6 +70,8 @@ class Whitening:
     right: Floats
     scale: Floats
     condition: float
+    tilt: float = 0.0
+    """Where directions are left out: share of them that rounding may have mixed into the others."""
 
     @cached_property
     def _transposed(self) -> tuple[Floats, Floats]:
@@ -65,6 +83,20 @@ class Whitening:
     def shape(self) -> tuple[int, int]:
         """Of v for one output."""
         return self.left.shape[1], self.right.shape[1]
+
+    @cached_property
+    def norm(self) -> float:
+        """See :attr:`Coordinates.norm`."""
+        if 0 in self.shape:
+            return 0.0
+        squares = (algebra_of(x).eigenvalues(x.T @ x)[-1] for x in (self.left, self.right))
+        left, right = (math.sqrt(float(value)) for value in squares)
+        return left * right * float(self.scale.max())
+
+    def row_squares(self) -> Floats:
+        """See :meth:`Coordinates.row_squares`."""
+        squares: Floats = self.left**2 @ self.scale**2 @ (self.right**2).T
+        return squares.reshape(-1)
 
     @property
     def full(self) -> bool:
@@ -89,6 +121,7 @@ class PlainCoordinates:
     n_pairs: int
     n_queries: int
     condition: float = 1.0
+    norm: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -98,6 +131,10 @@ class PlainCoordinates:
     def coefficients(self, v: Floats) -> Floats:
         """See :meth:`Coordinates.coefficients`."""
         return v.reshape(len(v), -1)
+
+    def row_squares(self) -> Floats:
+        """See :meth:`Coordinates.row_squares`."""
+        return np.ones(self.n_pairs * self.n_queries)
 
     def transpose(self, gradient: Floats) -> Floats:
         """See :meth:`Coordinates.transpose`."""
@@ -129,6 +166,39 @@ def _pair_sizes(A: Floats, features: Features) -> Floats:
     return sizes
 
 
+def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
+    """L with L' A L = I, but for directions that a Gram loses to rounding, which L makes small.
+
+    Their eigenvalues in the equilibrated matrix count as what rounding may have made of them. So
+    every direction is reached but for features that are always zero, and none is blown up.
+    """
+    xp = module_of(matrix)
+    occurring = xp.asarray(np.flatnonzero(to_host(matrix.diagonal()) > 0))
+    scale = power_of_two_scale(sizes[occurring])
+    values, vectors = algebra_of(matrix).eigenpairs(
+        matrix[occurring][:, occurring] * scale * scale[:, None]
+    )
+    least = MARGIN * rounding_level(len(matrix)) * float(values[-1])
+    root = xp.zeros((len(matrix), len(occurring)))
+    root[occurring] = scale[:, None] * vectors / xp.sqrt(xp.maximum(values, least))
+    contiguous: Floats = xp.ascontiguousarray(root)
+    return contiguous
+
+
+def whiten_all(factors: KroneckerFactors, total_weight: float, features: Features) -> Whitening:
+    """Whiten A (x) B as far as rounding in A and B allows, and leave no direction out.
+
+    For data that sees directions which :func:`whiten` leaves out: A and B are Grams, and lose
+    singular values below sqrt(eps) that the features have.
+    """
+    A, B = factors.pairs / total_weight, factors.queries / total_weight
+    left = _bounded_inverse_root(A, _pair_sizes(A, features))
+    right = _bounded_inverse_root(B, B.diagonal())
+    scale = module_of(A).ones((left.shape[1], right.shape[1]))
+    most = 1 / (MARGIN * rounding_level(len(A))) / (MARGIN * rounding_level(len(B)))
+    return Whitening(left, right, scale, most)
+
+
 def whiten(
     factors: KroneckerFactors, total_weight: float, alpha: float, features: Features
 ) -> Whitening:
@@ -153,4 +223,11 @@ def whiten(
     left, right = _inverse_root(first), _inverse_root(second)
     scale = xp.ones((first.rank, second.rank))
     condition = first.condition * second.condition
-    return Whitening(xp.ascontiguousarray(left), xp.ascontiguousarray(right), scale, condition)
+    # Eigenvectors of A are as exact as its eigenvalues are apart: eps over the least one kept
+    tilt = EPS * sum(
+        len(matrix) * factor.condition
+        for matrix, factor in ((factors.pairs, first), (factors.queries, second))
+        if 0 < factor.rank < int((matrix.diagonal() > 0).sum())
+    )
+    left, right = xp.ascontiguousarray(left), xp.ascontiguousarray(right)
+    return Whitening(left, right, scale, condition, tilt)

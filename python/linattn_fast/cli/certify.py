@@ -26,7 +26,7 @@ from .command import Command, Outcome, UsageError
 from .covered import Covered, coverage_of
 from .files import Data, loaded, opened
 from .fit import certificate_data
-from .report import Report, in_words, page
+from .report import Report, in_words, page, rank_in_words
 
 _SPECTRUM_UP_TO = 4096
 """Features for which a report has the whole spectrum unasked: a minute or so."""
@@ -140,7 +140,7 @@ def _text(
         ("lambda_min", f"{certificate.lambda_min:.6g}, proved to be at least "
                        f"{certificate.lower_bound:.6g}"),
         ("condition", f"{certificate.condition:.3g}"),
-        ("rank", f"{certificate.rank:,} of {certificate.dimension:,} features, "
+        ("rank", f"{rank_in_words(certificate)} of {certificate.dimension:,} features, "
                  f"{certificate.n_samples:,} samples"),
         ("directions", "the least determined ones:"),
         *(("", f"{i}. {text}") for i, text in enumerate(directions, start=1)),

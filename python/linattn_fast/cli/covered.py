@@ -22,7 +22,7 @@ class Covered:
     """(queries,)"""
     leverage: Floats
     """h' Lambda^+ h, (queries,); infinite where nothing is determined."""
-    rank: int
+    rank: int | None
     """Mean leverage over the data itself."""
 
     @property

@@ -27,6 +27,11 @@ class Report:
     covered: Covered | None
 
 
+def rank_in_words(certificate: Certificate) -> str:
+    """The rank, with commas, or "unknown"."""
+    return "unknown" if certificate.rank is None else f"{certificate.rank:,}"
+
+
 def in_words(certificate: Certificate) -> str:
     """What a verdict means."""
     if certificate.verdict == "identifiable":
@@ -34,10 +39,11 @@ def in_words(certificate: Certificate) -> str:
             "The data determines the layer: every layer that fits it best computes the same "
             "function, on every input. That is proved, all rounding accounted for."
         )
-    missing = certificate.dimension - certificate.rank
+    p = certificate.dimension
+    missing = 0 if certificate.rank is None else p - certificate.rank
     if certificate.verdict == "undecided" and missing:
         return (
-            f"Numerically, the data says nothing along {missing:,} of {certificate.dimension:,} "
+            f"Numerically, the data says nothing along {missing:,} of {p:,} "
             "directions: what it may say is as small as rounding. But it is not proved to say "
             "nothing, so that the layer may yet be determined, in exact arithmetic."
         )
@@ -46,12 +52,13 @@ def in_words(certificate: Certificate) -> str:
             "The data may determine the layer, but double precision is not enough to prove it. "
             "Better scaled tokens, or more of them, may decide it."
         )
-    least = "at least " if certificate.n_samples < certificate.dimension else ""
+    least = "at least " if certificate.n_samples < p else ""
+    along = "some" if certificate.rank is None else f"{least}{missing:,}"
     return (
         "The data does not determine the layer: layers that fit equally well compute different "
-        f"functions. That is proved. Along {least}{missing:,} of {certificate.dimension:,} "
-        "directions, by the numerical rank, the data says nothing; predictions for inputs that do "
-        "not need them are determined all the same."
+        f"functions. That is proved. Along {along} of {p:,} directions, by the "
+        "numerical rank, the data says nothing; predictions for inputs that do not need them are "
+        "determined all the same."
     )
 
 
@@ -177,7 +184,7 @@ def _numbers(certificate: Certificate) -> str:
     cells = [
         _cell("Smallest eigenvalue", _number(certificate.lambda_min),
               f"proved: at least {_number(bound)}" if bound > 0 else "nothing above 0 is proved"),
-        _cell("Rank", f"{certificate.rank:,}", f"of {certificate.dimension:,} features"),
+        _cell("Rank", rank_in_words(certificate), f"of {certificate.dimension:,} features"),
         _cell("Condition", _number(certificate.condition), "largest over smallest eigenvalue"),
         _cell("Samples", f"{certificate.n_samples:,}", queries),
     ]  # fmt: skip
@@ -192,12 +199,14 @@ def _spectrum(certificate: Certificate) -> str:
             "<code>--spectrum</code> computes it.</p>"
         )
         return _section("Spectrum", note, left_out)
-    chart = spectrum_chart(certificate.spectrum, certificate.lambda_min, certificate.rank)
+    rank = certificate.dimension if certificate.rank is None else certificate.rank
+    chart = spectrum_chart(certificate.spectrum, certificate.lambda_min, rank)
     return _section("Spectrum", note, f'<div class="chart">{chart}</div>')
 
 
 def _directions(report: Report) -> str:
-    missing = report.certificate.rank < report.certificate.dimension
+    rank, dimension = report.certificate.rank, report.certificate.dimension
+    missing = rank is not None and rank < dimension
     note = (
         "What the layer does along these directions has no effect on the data. Data in which they "
         "vary would settle it."
