@@ -52,7 +52,7 @@ def certificate_of_blocks(
         features=features,
         positions=positions,
         noise_samples=partition.total_weight / largest_weight,
-        source=Source(features, None, blocks=BlockCoverage(ranges, features)),
+        source=Source(features, None, blocks=BlockCoverage(ranges, partition)),
     )
     if seen < p:
         return certificate

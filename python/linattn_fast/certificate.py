@@ -24,9 +24,8 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from .block_coverage import BlockCoverage
 from .certificate_source import Source
-from .coverage import Coverage, describe
+from .coverage import describe
 from .device import module_of, on_device, to_host
 from .features import Features
 from .left_out import unless_left_out
@@ -120,7 +119,7 @@ class Certificate:
         source = None if self.source is None else self.source.get()
         return replace(self, spectrum=spectrum, source=source)
 
-    def _coverage(self) -> Coverage | BlockCoverage:
+    def _source(self) -> Source:
         if self.source is None:
             raise ValueError(
                 "certificate: it has neither moments nor data to answer this from, because it was "
@@ -128,7 +127,7 @@ class Certificate:
                 "make it with la.certify(moments), from la.Moments.update or "
                 "linattn_fast.dask.moments, or with la.certify(Z)"
             )
-        return self.source.coverage
+        return self.source
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
@@ -136,7 +135,7 @@ class Certificate:
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
-        leverages = self._coverage().leverages(tokens, where)
+        leverages = self._source().leverages(tokens, where)
         with on_device(self.device):
             return unless_left_out(leverages, np.inf, tokens, where, self.features)
 
@@ -208,11 +207,14 @@ class Certificate:
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         converted = conversion_to(like)
-        coverage = self._coverage()
-        residual = coverage.residuals(tokens, where)
+        source = self._source()
+        covered = source.covered(tokens, where) if tol is None else None
+        residual = source.residuals(tokens, where) if return_residual or tol is not None else None
         with on_device(self.device):
-            residual = unless_left_out(residual, 1.0, tokens, where, self.features)
-            covered = residual <= (coverage.tolerance if tol is None else tol)
+            if residual is not None:
+                residual = unless_left_out(residual, 1.0, tokens, where, self.features)
+                covered = residual <= tol if covered is None else covered
+            covered = unless_left_out(covered, False, tokens, where, self.features)
         answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
         return (
             (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
@@ -331,7 +333,7 @@ class Certificate:
         array
             (k, p), or all p directions where k is larger; each of length one.
         """
-        return self._coverage().least_determined(self._directions(k))[0]
+        return self._source().coverage.least_determined(self._directions(k))[0]
 
     def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
         """Say in words what the k least determined directions are.
@@ -360,7 +362,9 @@ class Certificate:
         coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
         if len(coordinates) != d:
             raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
-        directions, values = map(to_host, self._coverage().least_determined(self._directions(k)))
+        directions, values = map(
+            to_host, self._source().coverage.least_determined(self._directions(k))
+        )
         return [
             describe(direction, float(value), self.features, coordinates)
             for direction, value in zip(directions, values, strict=True)

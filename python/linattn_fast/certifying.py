@@ -15,7 +15,7 @@ from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .cancellation import feature_sizes
 from .certificate import Certificate, Verdict
-from .certificate_source import Source
+from .certificate_source import Data, Source
 from .device import device_of, module_of, on_device, put, to_host
 from .features import Features, as_features
 from .lower_bound import Proof, prove
@@ -151,7 +151,11 @@ def counted_on_data(
 
 
 def certificate_from(
-    moments: Moments, factor: Factorisation | None = None, *, spectrum: bool = False
+    moments: Moments,
+    factor: Factorisation | None = None,
+    *,
+    spectrum: bool = False,
+    data: Data | None = None,
 ) -> Certificate:
     """Certificate of accumulated moments.
 
@@ -163,6 +167,8 @@ def certificate_from(
         A factorisation of Lambda, if a fit has made one already.
     spectrum
         Compute all eigenvalues, too.
+    data
+        What the moments are of, where it is at hand: for questions about single inputs.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
@@ -172,7 +178,7 @@ def certificate_from(
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments)
+        source = Source(moments.features, moments, data)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
@@ -196,7 +202,7 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments, factor=spectral),
+        source=Source(moments.features, moments, data, spectral),
     )
 
 
@@ -292,7 +298,8 @@ def certify(
             factor = certifying_factor(
                 moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
             )
-            return certificate_from(moments, factor, spectrum=spectrum)
+            data = (tokens, weights, positions)
+            return certificate_from(moments, factor, spectrum=spectrum, data=data)
         require_certificate_memory(moments.features, moments.n_samples, memory_limit)
         return certificate_from(moments, spectrum=spectrum)
 

@@ -47,7 +47,8 @@ def fit_dual(
             else:
                 limit = as_memory_limit(settings.memory_limit)
                 factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
-                certificate = certificate_from(moments, factor)
+                data = (problem.tokens, problem.weights, problem.positions)
+                certificate = certificate_from(moments, factor, data=data)
     weights = kernel.root**2
     return assemble(
         dual.solution,

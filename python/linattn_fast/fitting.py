@@ -167,13 +167,16 @@ def _certificate(
     if not settings.certify:
         return None
     with stages.timed("certify"):
+        data = None
+        if isinstance(problem, Problem):
+            data = (problem.tokens, problem.weights, problem.positions)
         if settings.alpha == 0:
-            return certificate_from(moments, choice.factorisation)
+            return certificate_from(moments, choice.factorisation, data=data)
         if problem is None:
             return certificate_from(moments)
         limit = as_memory_limit(settings.memory_limit)
         factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
-        return certificate_from(moments, factor)
+        return certificate_from(moments, factor, data=data)
 
 
 def fit(

@@ -124,6 +124,8 @@ class Samples:
     def pair_sums(self, pairs: Numbers) -> Floats:
         """s = S[j,k] of each sample, (M, m), for pairs (m, 2): running sums over the tokens."""
         sums = np.empty((len(self), len(pairs)))
+        if sums.size == 0:
+            return sums
         used = np.unique(pairs)
         j, k = np.searchsorted(used, pairs.T)
         base = self.tokens.beginnings[self.sequences]
