@@ -7,19 +7,20 @@ determined when every block is and no feature is missing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from .block_coverage import BlockCoverage, BlockRange
 from .certificate import Certificate, Verdict
 from .certificate_source import Source
-from .certifying import extreme_eigenvalues, judge, unseen_features
+from .certifying import extreme_eigenvalues, judge
+from .exact_rank import BUDGET, ExactRank, counting, exact_rank, unseen_features
 from .features import Features
 from .lower_bound import UNIT, Proof, gamma, prove
 from .memory import compact_bytes, in_words
+from .modular_features import ModularData
 from .moments import Moments
 from .query_blocks import Partition, QueryBlock
+from .sample_counts import absent_features
 from .tokens import Floats, Positions, Tokens, total_weight
 
 _NOT_TRIED = Proof(0.0, "a block is short of rank")
@@ -37,68 +38,111 @@ def certificate_of_blocks(
     """Certificate from the range of each block; a proof may use ``limit`` bytes."""
     features = partition.features
     p = features.count
-    seen = sum(len(block.columns) for block in ranges)
     rank = sum(block.coverage.factor.rank for block in ranges)
     largest_weight = 1.0 if weights is None else float(weights.max())
-    certificate = Certificate(
-        lambda_min=0.0,
-        condition=float("inf"),
-        lower_bound=0.0,
-        verdict="not identifiable",
+    smallest, condition, bound = 0.0, float("inf"), 0.0
+    if rank == p:
+        extremes = [extreme_eigenvalues(block.coverage.factor) for block in ranges]
+        smallest = min(low for low, _ in extremes)
+        condition = max(high for _, high in extremes) / smallest
+        proofs = [
+            _prove(partition, each.block, low, tokens, weights, positions, backend, limit)
+            for each, (low, _) in zip(ranges, extremes, strict=True)
+        ]
+        worst = min(range(len(ranges)), key=lambda i: proofs[i].bound)
+        bound = proofs[worst].bound
+        data = _data_of(partition, ranges[worst].block, tokens, weights, positions)
+        judged = _judged(partition, ranges[worst], proofs[worst], data, BUDGET)
+    else:
+        data = ModularData.of(tokens, weights, positions, features)
+        judged = _short(partition, ranges, data, tokens, weights)
+    return Certificate(
+        lambda_min=smallest,
+        condition=condition,
+        lower_bound=bound,
+        verdict=judged[0],
         rank=rank,
         dimension=p,
         n_samples=len(partition.samples),
-        evidence=unseen_features(p - seen, p),
+        evidence=judged[1],
         features=features,
         positions=positions,
         noise_samples=partition.total_weight / largest_weight,
         source=Source(features, None, blocks=BlockCoverage(ranges, partition)),
     )
-    if seen < p:
-        return certificate
-    smallest, largest, bound = 0.0, float("inf"), 0.0
-    proofs = [_NOT_TRIED] * len(ranges)
-    if rank == p:
-        extremes = [extreme_eigenvalues(block.coverage.factor) for block in ranges]
-        smallest, largest = min(low for low, _ in extremes), max(high for _, high in extremes)
-        for i, each in enumerate(ranges):
-            proofs[i] = _prove(
-                partition, each.block, extremes[i][0], tokens, weights, positions, backend, limit
-            )
-        bound = min(proof.bound for proof in proofs)
-    verdict, evidence = _worst(partition, ranges, proofs)
-    return replace(
-        certificate,
-        lambda_min=smallest,
-        condition=largest / smallest if rank == p else float("inf"),
-        lower_bound=bound,
-        verdict=verdict,
-        evidence=evidence,
-    )
 
 
-def _worst(
-    partition: Partition, ranges: list[BlockRange], proofs: list[Proof]
+def _short(
+    partition: Partition,
+    ranges: list[BlockRange],
+    data: ModularData,
+    tokens: Tokens,
+    weights: Floats | None,
 ) -> tuple[Verdict, str]:
-    """The verdict on the whole is the worst on a block, and so is the evidence."""
-    order: tuple[Verdict, ...] = ("not identifiable", "undecided", "identifiable")
-    judged = []
-    for found, proof in zip(ranges, proofs, strict=True):
-        block = found.block
-        n, p = len(block.rows), len(found.columns)
+    """Judge data that is numerically short of rank: is it proved of the whole, or of a block?"""
+    p = data.features.count
+    absent, exactly = absent_features(data, BUDGET)
+    if absent:
+        return "not identifiable", unseen_features(absent, p, exactly=exactly)
+    # No feature is absent, so that every query has a block
+    doubtful = []
+    for each in ranges:
+        own_data = _data_of(partition, each.block, tokens, weights, data.positions)
+        if each.coverage.factor.rank < own_data.features.count:
+            doubtful.append((each, own_data))
+    said: tuple[Verdict, str] = ("undecided", "squares of features underflow; nothing is proved")
+    for each, own_data in doubtful:
+        said = _judged(partition, each, _NOT_TRIED, own_data, BUDGET / len(doubtful))
+        if said[0] == "not identifiable":
+            break
+    return said
+
+
+def _judged(
+    partition: Partition, found: BlockRange, proof: Proof, data: ModularData, budget: float
+) -> tuple[Verdict, str]:
+    """Judge the whole by its worst block."""
+    block, p = found.block, data.features.count
+
+    def exact() -> ExactRank:
+        n = len(block.rows)
         if n < p:
-            counted = f"proved by counting: {n} samples are fewer than the {p} features"
-            judged.append((0, 0.0, block, counted))
-            continue
-        verdict, evidence = judge(found.coverage.factor, p, 0, proof)
-        judged.append((order.index(verdict), proof.bound, block, evidence))
-    rank, _, block, evidence = min(judged, key=lambda each: each[:2])
+            return ExactRank(0, n, counting(n, p, f"{n} samples"))
+        return exact_rank(data, budget=budget)
+
+    verdict, evidence = judge(found.coverage.factor, p, proof, exact)
     names = ", ".join(str(l) for l in partition.features.queries[block.queries[:4]])
     more = ", .." if len(block.queries) > 4 else ""
-    return order[rank], (
-        f"in {len(ranges)} blocks, of queries that never occur together; "
+    return verdict, (
+        f"in {len(partition.blocks)} blocks, of queries that never occur together; "
         f"that of queries {names}{more}: {evidence}"
     )
+
+
+def _data_of(
+    partition: Partition,
+    block: QueryBlock,
+    tokens: Tokens,
+    weights: Floats | None,
+    positions: Positions,
+) -> ModularData:
+    """The sequences that query a block, and its features.
+
+    Other queries of these sequences add zeros, since they have none of its coordinates.
+    """
+    some, own = _sequences_of(partition, block, tokens, weights)
+    whole = partition.features
+    features = Features(whole.d, whole.pairs, whole.queries[block.queries])
+    return ModularData.of(some, own, positions, features)
+
+
+def _sequences_of(
+    partition: Partition, block: QueryBlock, tokens: Tokens, weights: Floats | None
+) -> tuple[Tokens, Floats | None]:
+    """Sequences that query a block, and their weights."""
+    rows = np.unique(partition.samples.sequences[block.rows])
+    some = Tokens(tuple(tokens.sequence(int(i)) for i in rows))
+    return some, None if weights is None else weights[rows]
 
 
 def _prove(
@@ -121,9 +165,7 @@ def _prove(
     needed = 2 * compact_bytes(features, 0, positions) + 16 * features.count**2
     if needed > limit:
         return Proof(0.0, f"the proof needs {in_words(needed)} of memory")
-    rows = np.unique(partition.samples.sequences[block.rows])
-    some = Tokens(tuple(tokens.sequence(int(i)) for i in rows))
-    own = None if weights is None else weights[rows]
+    some, own = _sequences_of(partition, block, tokens, weights)
     moments = Moments(whole.d, 0, positions=positions, features=features, backend=backend)
     moments.add_checked(some, None, own, None)
     weight, all_weight = total_weight(some, own, positions), partition.total_weight

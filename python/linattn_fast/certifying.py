@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -13,13 +13,15 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
-from .cancellation import feature_sizes
+from .cancellation import feature_sizes, summand_sizes
 from .certificate import Certificate, Verdict
 from .certificate_source import Data, Source
 from .device import device_of, module_of, on_device, put, to_host
+from .exact_rank import ExactRank, counting, exact_rank, unseen_features
 from .features import Features, as_features
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
+from .modular_features import ModularData, Reading
 from .moments import Moments
 from .non_finite import non_finite_error
 from .orthogonal import solve_on_data
@@ -35,9 +37,6 @@ from .tokens import (
     require_positive,
     total_weight,
 )
-
-Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"
-"""One reading of the data: batches of tokens with their weights."""
 
 _DENSE_UP_TO = 64
 """Below this size a dense eigendecomposition is faster than an iteration."""
@@ -81,23 +80,21 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
     return 1 / largest_eigenvalue(inverse, p), largest_eigenvalue(forward, p)
 
 
-def unseen_features(zeros: int, p: int) -> str:
-    """Say that features are zero in every sample."""
-    return (
-        f"{zeros} of {p} features are zero in every sample (or underflow), "
-        "so that other layers fit as well"
-    )
+def judge(
+    factor: Factorisation, p: int, proof: Proof, exact: Callable[[], ExactRank]
+) -> tuple[Verdict, str]:
+    """Apply the three rules of :mod:`linattn_fast.certificate`.
 
-
-def judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verdict, str]:
-    """Apply the three rules of :mod:`linattn_fast.certificate`."""
-    if zeros:
-        return "not identifiable", unseen_features(zeros, p)
+    ``exact`` is asked where no positive bound on lambda_min is proved.
+    """
     if proof.bound > 0:
         return "identifiable", (
             f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} "
             f"({proof.reason})"
         )
+    rank = exact()
+    if rank.at_most < p:
+        return "not identifiable", rank.reason
     ratio, level, margin = factor.smallest, factor.level, factor.margin
     what = "smallest over largest eigenvalue of the equilibrated second moment"
     if factor.name == "cholesky":
@@ -105,16 +102,33 @@ def judge(factor: Factorisation, p: int, zeros: int, proof: Proof) -> tuple[Verd
     if factor.name == "qr":
         ratio, level, margin = (float(np.sqrt(max(x, 0.0))) for x in (ratio, level, margin))
         what = "smallest over largest singular value of the equilibrated features"
-    found = f"{what}: {ratio:.2g}"
     if ratio <= level:
-        return "not identifiable", (
-            f"numerically: rank {factor.rank} of {p}; {found}, at the rounding level {level:.2g}"
-        )
-    side = "above" if ratio > margin else "below"
+        where = f"at the rounding level {level:.2g}"
+    else:
+        side = "above" if ratio > margin else "below"
+        where = f"{side} the margin {margin:.2g} that numerical rank goes by"
+    unproved = f"no positive bound on lambda_min is proved: {proof.reason}"
     return "undecided", (
-        f"{found}, {side} the margin {margin:.2g} that numerical rank goes by, but nothing is "
-        f"proved: {proof.reason}"
+        f"numerically: rank {factor.rank} of {p}; {what}: {ratio:.2g}, {where}; {rank.reason}; "
+        f"{unproved}"
     )
+
+
+def exact_rank_of_moments(moments: Moments) -> ExactRank:
+    """What moments alone prove about the exact rank: features that are zero in every sample.
+
+    The sum of w S_jj S_kk z_l^2 is zero, with nothing lost below the smallest number, only if the
+    feature is zero in every sample. A mean square of zero is not enough: in it, S_jk has been
+    rounded.
+    """
+    p = moments.dimension
+    if not moments.accumulation.underflow:
+        zeros = int((summand_sizes(moments) == 0).sum())
+        if zeros:
+            return ExactRank(0, p - zeros, unseen_features(zeros, p, exactly=False))
+    lost = int((moments.gram_diagonal() == 0).sum())
+    found = f"{lost} features have a mean square of zero as computed, but " if lost else ""
+    return ExactRank(0, p, f"{found}moments alone cannot tell what is small from what is zero")
 
 
 def certificate_by_counting(
@@ -130,8 +144,7 @@ def certificate_by_counting(
         rank=n_samples,
         dimension=p,
         n_samples=n_samples,
-        evidence=f"proved by counting: {n_samples} samples are fewer than the {p} features, "
-        f"so the rank is at most {n_samples}",
+        evidence=counting(n_samples, p, f"{n_samples} samples"),
         features=source.features,
         positions=positions,
         noise_samples=noise_samples,
@@ -154,6 +167,7 @@ def certificate_from(
     moments: Moments,
     factor: Factorisation | None = None,
     *,
+    read: Callable[[], Reading] | None = None,
     spectrum: bool = False,
     data: Data | None = None,
 ) -> Certificate:
@@ -165,6 +179,8 @@ def certificate_from(
         At least one sample.
     factor
         A factorisation of Lambda, if a fit has made one already.
+    read
+        Reads the data, which is asked where the moments prove nothing; as often as need be.
     spectrum
         Compute all eigenvalues, too.
     data
@@ -187,7 +203,13 @@ def certificate_from(
     full = factor.rank == p
     smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
     proof = prove(moments.get(), smallest)
-    verdict, evidence = judge(factor, p, int((moments.gram_diagonal() == 0).sum()), proof)
+
+    def exact() -> ExactRank:
+        if read is None:
+            return exact_rank_of_moments(moments.get())
+        return exact_rank(ModularData(read, moments.positions, moments.features))
+
+    verdict, evidence = judge(factor, p, proof, exact)
     spectral = factor if isinstance(factor, SpectralFactor) else None
     return Certificate(
         lambda_min=smallest,
@@ -295,11 +317,13 @@ def certify(
             require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
             with Bar(len(tokens), "moments", progress) as watch:
                 moments.add_checked(tokens, None, weights, watch)
-            factor = certifying_factor(
-                moments, lambda: nullcontext(iter([(tokens, weights)])), memory_limit
-            )
+
+            def read() -> Reading:
+                return nullcontext(iter([(tokens, weights)]))
+
+            factor = certifying_factor(moments, read, memory_limit)
             data = (tokens, weights, positions)
-            return certificate_from(moments, factor, spectrum=spectrum, data=data)
+            return certificate_from(moments, factor, read=read, spectrum=spectrum, data=data)
         require_certificate_memory(moments.features, moments.n_samples, memory_limit)
         return certificate_from(moments, spectrum=spectrum)
 

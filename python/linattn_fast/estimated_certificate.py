@@ -2,22 +2,27 @@
 
 LOBPCG looks for the smallest eigenvalue of Lambda with the Kronecker preconditioner. What it finds
 is a Rayleigh quotient x' Lambda x, so an upper bound on lambda_min and an estimate of it; nothing
-about it is proved, and the verdict is "undecided" unless counting or zero features decide.
+about it is proved. The verdict is "undecided" unless the data is proved to be short of rank
+(:mod:`linattn_fast.exact_rank`).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import LinearOperator, lobpcg
 
-from .certificate import Certificate
+from .certificate import Certificate, Verdict
 from .certificate_source import Source
 from .certifying import certificate_by_counting, largest_eigenvalue
 from .device import to_host
+from .exact_rank import exact_rank
+from .modular_features import ModularData, Reading
 from .normal_operator import KroneckerFactors, NormalOperator
+from .solve import EPS
 from .tokens import Floats, Positions
 from .whitening import Whitening, whiten
 
@@ -75,8 +80,12 @@ def estimate_certificate(
     positions: Positions,
     noise_samples: float,
     source: Source,
+    read: Callable[[], Reading] | None = None,
 ) -> Certificate:
-    """Certificate of an operator, from its Kronecker factors and products with it."""
+    """Certificate of an operator, from its Kronecker factors and products with it.
+
+    ``read`` reads the data where it looks short of rank, for a proof of that.
+    """
     n, p = operator.n_samples, operator.features.count
     if n < p:
         return certificate_by_counting(n, positions, noise_samples, source)
@@ -84,29 +93,35 @@ def estimate_certificate(
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
-    smallest, condition, verdict = 0.0, float("inf"), "undecided"
+    smallest, condition = 0.0, float("inf")
+    verdict: Verdict = "undecided"
     if zeros:
-        verdict = "not identifiable"
-        evidence = (
-            f"{zeros} of {p} features are zero in every sample (or underflow), "
-            "so that other layers fit as well"
-        )
+        evidence = f"estimated: {zeros} of {p} features have a mean square of zero"
     elif not whitening.full:
         evidence = (
             f"estimated: pairs or queries are dependent to rounding, {reached} of {p} directions "
-            "are left, but nothing is proved"
+            "are left"
         )
     else:
         smallest, largest = _extreme_eigenvalues(operator, whitening)
         condition = largest / smallest if smallest > 0 else condition
         evidence = (
             f"estimated by LOBPCG without a Gram: lambda_min is at most {smallest:.4g}, up to "
-            "rounding; nothing is proved"
+            "rounding"
         )
+    exact = None
+    if read is not None and not condition * EPS * p < 1:  # short of rank, as far as can be seen
+        exact = exact_rank(ModularData(read, positions, operator.features))
+    if exact is not None and exact.at_most < p:
+        verdict, evidence = "not identifiable", exact.reason
+    elif exact is not None:
+        evidence += f"; {exact.reason}; no positive bound on lambda_min is proved"
+    else:
+        evidence += "; nothing is proved"
     return Certificate(
         lambda_min=smallest,
         lower_bound=0.0,
-        verdict=verdict,  # type: ignore[arg-type]  # one of the two above
+        verdict=verdict,
         condition=condition,
         rank=min(reached, p - zeros),
         dimension=p,

@@ -11,6 +11,7 @@ from .assembling import assemble
 from .certifying import certificate_from, certifying_factor, counted_on_data
 from .dual import Kernel, solve_dual
 from .memory import as_memory_limit
+from .modular_features import Reading
 from .problem import Problem, Settings, Stages, on_current_device
 from .result import Fit
 from .streamed_problem import tokens_of
@@ -46,9 +47,13 @@ def fit_dual(
                 )
             else:
                 limit = as_memory_limit(settings.memory_limit)
-                factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
+
+                def read() -> Reading:
+                    return tokens_of(problem)
+
+                factor = certifying_factor(moments, read, limit)
                 data = (problem.tokens, problem.weights, problem.positions)
-                certificate = certificate_from(moments, factor, data=data)
+                certificate = certificate_from(moments, factor, read=read, data=data)
     weights = kernel.root**2
     return assemble(
         dual.solution,

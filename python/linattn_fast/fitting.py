@@ -30,6 +30,7 @@ from .features import Features
 from .few_samples import fit_dual
 from .matrix_free import fit_pcg
 from .memory import as_memory_limit
+from .modular_features import Reading
 from .moments import Moments, as_precision
 from .orthogonal import solve_on_data
 from .pcg import Pcg
@@ -167,16 +168,19 @@ def _certificate(
     if not settings.certify:
         return None
     with stages.timed("certify"):
+        own = choice.factorisation if settings.alpha == 0 else None
+        if problem is None:
+            return certificate_from(moments, own)
+
+        def read() -> Reading:
+            return tokens_of(problem)
+
+        limit = as_memory_limit(settings.memory_limit)
+        factor = own if own is not None else certifying_factor(moments, read, limit)
         data = None
         if isinstance(problem, Problem):
             data = (problem.tokens, problem.weights, problem.positions)
-        if settings.alpha == 0:
-            return certificate_from(moments, choice.factorisation, data=data)
-        if problem is None:
-            return certificate_from(moments)
-        limit = as_memory_limit(settings.memory_limit)
-        factor = certifying_factor(moments, lambda: tokens_of(problem), limit)
-        return certificate_from(moments, factor, data=data)
+        return certificate_from(moments, factor, read=read, data=data)
 
 
 def fit(

@@ -13,13 +13,14 @@ from .certifying import counted_on_data
 from .estimated_certificate import estimate_certificate
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, kept_samples_bytes
+from .modular_features import Reading
 from .moments import Moments
 from .normal_operator import NormalOperator
 from .pcg import solve_pcg
 from .problem import Problem, Settings, Stages
 from .progress import IterationBar
 from .result import Fit
-from .streamed_problem import Data, StreamedProblem
+from .streamed_problem import Data, StreamedProblem, tokens_of
 from .summed_operator import streamed_operator
 from .tokens import Positions
 
@@ -55,6 +56,7 @@ def fit_pcg(
         source=source,
         moments=lambda: problem.moments(False),
         kept_bytes=kept,
+        read=lambda: tokens_of(problem),
     )
 
 
@@ -86,6 +88,7 @@ def fit_operator(
     source: Source | None,
     moments: Callable[[], Moments],
     kept_bytes: int = 0,
+    read: Callable[[], Reading] | None = None,
 ) -> Fit:
     """Fit to data that is known as an operator.
 
@@ -97,6 +100,8 @@ def fit_operator(
         Makes the moments, if a number of heads is asked for.
     kept_bytes
         Of samples kept between passes, for ``info``.
+    read
+        Reads the data, for proofs about its exact rank.
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
@@ -106,7 +111,7 @@ def fit_operator(
         with stages.timed("certify"):
             known = Source(operator.features, None) if source is None else source
             certificate = estimate_certificate(
-                operator, found.factors, positions, noise_samples, known
+                operator, found.factors, positions, noise_samples, known, read
             )
             certificate = replace(certificate, source=source)
     sums = None

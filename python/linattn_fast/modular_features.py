@@ -1,12 +1,13 @@
 """The cubic features of data as whole numbers, and what they are modulo a prime.
 
-Tokens are first measured in units: that of coordinate l is the greatest u_l such that every token
+Tokens are first measured in units: that of coordinate j is the greatest u_j such that every token
 has a whole multiple of it there. Floats are m 2^e, so there is one: the greatest common divisor of
-the odd parts of m, times the least power of two. In units, features are whole numbers,
+the odd parts of m, times the least power of two. Queries have units v_l of their own. In units,
+features are whole numbers,
 
-    h'[(j,k), l] = h[(j,k), l] / (u_j u_k u_l)
+    h'[(j,k), l] = h[(j,k), l] / (u_j u_k v_l)
 
-and the rank and its null vectors are those of h up to factors. Units make whole numbers small: of
+and the rank and the null vectors are those of h up to factors. Units make whole numbers small: of
 tokens 0.3 times one-hot, or of a constant coordinate, they are 0 and 1.
 """
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from .features import Features
 from .modular import product, reduced, residues, whole_and_exponent
+from .prefixes import Samples
 from .tokens import Array, Floats, Positions, Tokens
 
 Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"
@@ -36,21 +38,26 @@ _FEATURES_AT_ONCE = 1 << 22
 """Numbers h formed together, at most."""
 _SLOWER = 64
 """Multiply-adds of a matrix product in the time that a residue of a feature takes."""
+_PASS = 1e7
+"""Multiply-adds in the time of a pass over next to nothing."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """The greatest common unit of each coordinate, divisor 2^exponent, and sizes in units."""
+    """The greatest common unit of each coordinate, divisor 2^exponent, and sizes in units.
+
+    The first d are those of tokens, the others those of queries.
+    """
 
     divisors: npt.NDArray[np.int64]
-    """Odd, (d,)."""
+    """Odd, (2 d,)."""
     exponents: npt.NDArray[np.int64]
-    """(d,)."""
+    """(2 d,)."""
     bits: Floats
-    """At least log2 of the largest token in units, (d,)."""
+    """At least log2 of the largest multiple, (2 d,)."""
 
     def factors(self, q: int) -> npt.NDArray[np.int64]:
-        """1 / u_l modulo q, (d,); q must divide no divisor."""
+        """1 / u_j and 1 / v_l modulo q, (2 d,); q must divide no divisor."""
         pairs = zip(self.divisors.tolist(), self.exponents.tolist(), strict=True)
         return np.array([pow(m * pow(2, e, q), -1, q) for m, e in pairs], dtype=np.int64)
 
@@ -59,27 +66,34 @@ class Units:
         return bool((self.divisors % q).all())
 
 
-def _units_of(batches: Iterator[Array], d: int) -> Units:
-    """Units of tokens (rows, d), a batch at a time."""
-    divisors = np.zeros(d, np.int64)
-    exponents = np.full(d, np.iinfo(np.int64).max)
-    largest = np.zeros(d)
-    for rows in batches:
+class _CommonUnits:
+    """Units of numbers in columns, taken in some rows at a time."""
+
+    def __init__(self, columns: int) -> None:
+        self.divisors = np.zeros(columns, np.int64)
+        self.exponents = np.full(columns, 1 << 62)
+        self.largest = np.zeros(columns)
+
+    def take(self, rows: Array) -> None:
+        """Take in rows (m, columns)."""
         m, e = whole_and_exponent(rows)
-        low = m & -m  # the lowest set bit, a power of two
         present = m != 0
-        odd = np.where(present, np.abs(m) // np.where(present, low, 1), 0)
-        lowest = e + np.log2(np.where(present, low, 1)).astype(np.int64)
-        exponents = np.minimum(exponents, lowest.min(axis=0, where=present, initial=2**62))
-        divisors = np.gcd(divisors, np.gcd.reduce(odd, axis=0))
-        largest = np.maximum(largest, np.abs(rows).max(axis=0))
-    absent = divisors == 0
-    divisors[absent], exponents[absent] = 1, 0
-    # Rounding of the logarithms is far below the 0.01 added
-    with np.errstate(divide="ignore"):
+        low = np.where(present, m & -m, 1)  # the lowest set bit, a power of two
+        odd = np.abs(m) // low
+        lowest = (e + np.log2(low).astype(np.int64)).min(axis=0, where=present, initial=1 << 62)
+        self.exponents = np.minimum(self.exponents, lowest)
+        self.divisors = np.gcd(self.divisors, np.gcd.reduce(odd, axis=0))
+        self.largest = np.maximum(self.largest, np.abs(rows).max(axis=0))
+
+    def units(self) -> tuple[Array, Array, Array]:
+        """Divisors, exponents and bits; 1, 0 and 0 of a column of zeros."""
+        absent = self.divisors == 0
+        divisors = np.where(absent, 1, self.divisors)
+        exponents = np.where(absent, 0, self.exponents)
+        largest = np.where(absent, 1.0, self.largest)
+        # Rounding of the logarithms is far below the 0.01 added
         bits = np.log2(largest) - exponents - np.log2(divisors) + 0.01
-    bits[absent] = 0.0
-    return Units(divisors, exponents, bits)
+        return divisors, exponents, bits
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ class ModularData:
         at_home = tokens.put(np.zeros(0))
         return cls(lambda: nullcontext(iter([(at_home, weights)])), positions, features)
 
-    def _sequences(self) -> Iterator[Tokens]:
+    def sequences(self) -> Iterator[Tokens]:
         """Sequences of positive weight, on the host."""
         with self.read() as batches:
             for given, weights in batches:
@@ -112,23 +126,23 @@ class ModularData:
     @cached_property
     def _looked_at(self) -> tuple[Units, int, int, int, int]:
         """Units, samples, tokens, the longest sequence, and a number that depends on all tokens."""
-        counts = np.zeros(2, np.int64)
-        longest = 0
+        samples, rows, longest = 0, 0, 0
         digest = hashlib.blake2b(digest_size=8)
-
-        def rows() -> Iterator[Array]:
-            nonlocal longest
-            for tokens in self._sequences():
-                counts[:] += tokens.n_samples(self.positions), tokens.n_rows
-                longest = max(longest, int(tokens.lengths.max()))
-                for array in tokens.arrays:
-                    flat = array.reshape(-1, tokens.d)
-                    digest.update(np.ascontiguousarray(flat))
-                    yield flat
-
-        units = _units_of(rows(), self.features.d)
-        seed = int.from_bytes(digest.digest(), "little")
-        return units, int(counts[0]), int(counts[1]), longest, seed
+        every, asked = _CommonUnits(self.features.d), _CommonUnits(self.features.d)
+        for tokens in self.sequences():
+            samples += tokens.n_samples(self.positions)
+            rows += tokens.n_rows
+            longest = max(longest, int(tokens.lengths.max()))
+            for array in tokens.arrays:
+                flat = array.reshape(-1, tokens.d)
+                digest.update(np.ascontiguousarray(flat).data)
+                every.take(flat)
+            if self.positions == "last":
+                asked.take(Samples.of(tokens, "last").query_tokens())
+        queries = (asked if self.positions == "last" else every).units()
+        both = zip(every.units(), queries, strict=True)
+        units = Units(*(np.concatenate(parts) for parts in both))
+        return units, samples, rows, longest, int.from_bytes(digest.digest(), "little")
 
     @property
     def units(self) -> Units:
@@ -141,6 +155,11 @@ class ModularData:
         return self._looked_at[1]
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self._looked_at[3]
+
+    @property
     def seed(self) -> int:
         """A digest of the tokens, which primes are chosen by."""
         return self._looked_at[4]
@@ -148,28 +167,34 @@ class ModularData:
     @cached_property
     def feature_bits(self) -> Floats:
         """At least log2 |h'| of each feature in every sample, (p,)."""
-        bits, longest = self.units.bits, self._looked_at[3]
+        bits, longest = self.units.bits, self.longest
         j, k = self.features.pairs.T
         sums = bits[j] + bits[k] + log2(max(longest, 1)) + 0.01
-        return (sums[:, None] + bits[self.features.queries]).reshape(-1)
+        queries = bits[self.features.d + self.features.queries]
+        return np.asarray((sums[:, None] + queries).reshape(-1))
 
-    @property
-    def work(self) -> float:
-        """One pass over the data modulo a prime, in multiply-adds of a matrix product."""
+    def work(self, columns: int | None = None) -> float:
+        """One pass over so many features modulo a prime, in multiply-adds of a matrix product."""
         _, samples, tokens, _, _ = self._looked_at
-        formed = self.features.n_pairs * (samples if self.positions != "causal" else tokens)
-        multiplied = tokens * self.features.n_pairs
-        each = tokens * self.features.d + formed + samples * self.features.count
-        return _SLOWER * float(each) + multiplied
+        pairs = self.features.n_pairs
+        h = self.features.count if columns is None else columns
+        formed = pairs * (samples if self.positions != "causal" else tokens)
+        each = tokens * self.features.d + formed + samples * h
+        return _SLOWER * float(each) + tokens * pairs + _PASS
 
-    def rows(self, q: int, first: int = 64) -> Iterator[Floats]:
-        """h' modulo q of the samples of positive weight, (rows, p), ``first`` rows to begin with.
+    def rows(
+        self, q: int, *, first: int = 64, columns: npt.NDArray[np.intp] | None = None
+    ) -> Iterator[Floats]:
+        """h' modulo q of the samples of positive weight, (rows, p), or of some features alone.
 
-        Later there are more at a time, so that what needs few samples does not form many.
+        At first ``first`` rows, then more at a time, so that what needs few samples does not form
+        many.
         """
-        most = max(64, _FEATURES_AT_ONCE // self.features.count)
+        count = self.features.count if columns is None else len(columns)
+        most = max(64, _FEATURES_AT_ONCE // max(count, 1))
         wanted = min(first, most)
-        for tokens in self._sequences():
+        factors = self.units.factors(q)
+        for tokens in self.sequences():
             lengths = tokens.lengths
             ends = np.cumsum(np.ones_like(lengths) if self.positions == "last" else lengths)
             sums_a_token = self.features.n_pairs if self.positions == "causal" else tokens.d
@@ -178,16 +203,23 @@ class ModularData:
                 stop = max(start + 1, int(np.searchsorted(ends, done + wanted, side="right")))
                 room = _SUMS_AT_ONCE // (sums_a_token * int(lengths[start:stop].max()))
                 stop = min(stop, start + max(1, room))
-                yield from self._rows_of(tokens.part(start, stop), q, most)
+                part = tokens.part(start, stop)
+                s, z = sums_and_queries(part, self.positions, self.features, factors, q)
+                for row in range(0, len(s), most):
+                    here = slice(row, row + most)
+                    yield features_modulo(s[here], z[here], q, columns)
                 start, done = stop, int(ends[stop - 1])
                 wanted = min(2 * wanted, most)
 
-    def _rows_of(self, tokens: Tokens, q: int, most: int) -> Iterator[Floats]:
-        s, z = sums_and_queries(tokens, self.positions, self.features, self.units.factors(q), q)
-        for first in range(0, len(s), most):
-            here = slice(first, first + most)
-            h = s[here, :, None] * z[here, None, :]
-            yield reduced(h.reshape(len(h), -1), q)
+
+def features_modulo(
+    s: Floats, z: Floats, q: int, columns: npt.NDArray[np.intp] | None = None
+) -> Floats:
+    """h = s (x) z modulo q, (rows, p), or some columns of it."""
+    if columns is not None:
+        u, l = np.divmod(columns, z.shape[1])
+        return reduced(s[:, u] * z[:, l], q)
+    return reduced((s[:, :, None] * z[:, None, :]).reshape(len(s), -1), q)
 
 
 def sums_and_queries(
@@ -197,13 +229,16 @@ def sums_and_queries(
     factors: npt.NDArray[np.int64],
     q: int,
 ) -> tuple[Floats, Floats]:
-    """s (samples, n_pairs) and z (samples, n_queries) modulo q, of tokens times ``factors``."""
-    lengths = tokens.lengths
+    """s (samples, n_pairs) and z (samples, n_queries) modulo q, in units.
+
+    ``factors``, (2 d,), are one over the units (:meth:`Units.factors`).
+    """
+    lengths, d = tokens.lengths, tokens.d
     # Sequences side by side, zeros past the end of each: (N, longest, d)
-    side = np.zeros((len(tokens), int(lengths.max()), tokens.d))
+    side = np.zeros((len(tokens), int(lengths.max()), d))
     inside = np.arange(side.shape[1]) < lengths[:, None]
     side[inside] = tokens.rows()
-    Z = residues(side, factors, q)
+    Z = residues(side, factors[:d], q)
     j, k = features.pairs.T
     if positions == "causal":
         products = reduced(Z[:, :, j] * Z[:, :, k], q)
@@ -213,5 +248,5 @@ def sums_and_queries(
         s = S[:, j, k]
         if positions == "all":
             s = np.repeat(s, lengths, axis=0)
-    z = Z[inside] if positions != "last" else Z[np.arange(len(Z)), lengths - 1]
-    return s, z[:, features.queries]
+    z = side[inside] if positions != "last" else side[np.arange(len(Z)), lengths - 1]
+    return s, residues(z[:, features.queries], factors[d + features.queries], q)
