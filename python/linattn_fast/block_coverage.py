@@ -111,6 +111,13 @@ class BlockCoverage:
     def _underflow(self) -> bool:
         return bool(may_underflow(self.partition.samples.tokens).any())
 
+    @cached_property
+    def _most(self) -> float:
+        """W over the smallest weight: the most that the leverage of a sample can be."""
+        weights = self.partition.weights
+        least = 1.0 if weights is None else float(weights[weights > 0].min())
+        return self.partition.total_weight / least
+
     def known(self, number: int) -> _KnownBlock:
         """What is known about a block, found once."""
         if number not in self._known:
@@ -172,7 +179,8 @@ class BlockCoverage:
             if part.known.bound is None:
                 coverage = part.found.coverage
                 scale, longest = coverage.factor.scale, int(part.samples.lengths.max())
-                said = said & coverage.covers(part.h * scale, part.g * scale, longest)
+                most = 0.0 if part.known.exact is None else self._most
+                said = said & coverage.covers(part.h * scale, part.g * scale, longest, most)
             answers[part.rows] *= said
 
         return self._judged(tokens, positions, join, 1.0, 0.0) > 0

@@ -208,17 +208,21 @@ class Certificate:
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         converted = conversion_to(like)
         source = self._source()
-        covered = source.covered(tokens, where) if tol is None else None
-        residual = source.residuals(tokens, where) if return_residual or tol is not None else None
-        with on_device(self.device):
-            if residual is not None:
+        residual = None
+        if return_residual or tol is not None:
+            residual = source.residuals(tokens, where)
+            with on_device(self.device):
                 residual = unless_left_out(residual, 1.0, tokens, where, self.features)
-                covered = residual <= tol if covered is None else covered
-            covered = unless_left_out(covered, False, tokens, where, self.features)
+        if tol is None or residual is None:
+            covered = source.covered(tokens, where)
+            with on_device(self.device):
+                covered = unless_left_out(covered, False, tokens, where, self.features)
+        else:
+            covered = residual <= tol
         answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
-        return (
-            (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
-        )
+        if residual is None or not return_residual:
+            return answer
+        return answer, converted(_per_query(residual, tokens, where))
 
     def leverage(
         self,

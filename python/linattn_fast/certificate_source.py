@@ -6,7 +6,8 @@ There are three answers to "is the prediction at Z determined, and how far can i
    the exact one of the data (:mod:`linattn_fast.exact_rank`), as many directions as were kept.
    Then an input is in the range or not, exactly, and its leverage has a bound.
 2. *The range alone.* The data has directions too weak for float64: an input counts as covered where
-   it is in the exact range, and in the numerical one to rounding. Leverages are unknown: infinite.
+   it is in the exact range, and no further out along those directions than a sample can be.
+   Leverages are unknown: infinite.
 3. *To rounding.* Of moments alone, or more data than can be examined, an input counts as covered
    where it is in the numerical range to rounding. Leverages are unknown: infinite.
 """
@@ -42,7 +43,7 @@ from .leverage import (
 from .memory import require_memory
 from .moments import Moments
 from .solve import CholeskyFactor, SpectralFactor, factorise
-from .tokens import Array, Floats, Positions, Tokens
+from .tokens import Array, Floats, Positions, Tokens, total_weight
 
 Data: TypeAlias = tuple[Tokens, Floats | None, Positions]
 """Tokens, weights and positions."""
@@ -135,33 +136,34 @@ class Source:
             return self._known()
 
     def _known(self) -> KnownRange | None:
-        p = self.features.count
-        occurring, seen = None, np.ones(p, dtype=bool)
-        if self.data is not None:
+        occurring = self._occurring
+        from_gram = None
+        if self.moments is not None:
+            from_gram = bound_from_gram(self.moments, occurring.mask.reshape(-1))
+        sharp = from_gram is not None and from_gram.excess <= _SHARP
+        if self.data is not None and not sharp and not may_underflow(self.data[0]).any():
             tokens, weights, positions = self.data
-            occurring = Occurring.of(tokens, positions, self.features)
-            seen = occurring.mask
-
-        def has_features_that_occur(tokens: Tokens, positions: Positions) -> npt.NDArray[np.bool_]:
-            if occurring is None or occurring.everything:
-                return np.ones(tokens.n_samples(positions), dtype=bool)
-            return occurring.has_all_of(tokens, positions)
-
-        from_gram = None if self.moments is None else bound_from_gram(self.moments, seen)
-        enough = from_gram is not None and from_gram.excess <= _SHARP
-        if not enough and self.data is not None and not may_underflow(tokens).any():
             from_data = bound_from_data(
                 whitener_of(self._numerical.factor),
                 lambda: rows_of_data(tokens, weights, positions, self.features),
                 tokens.n_samples(positions),
                 int(tokens.lengths.max()),
             )
-            if from_data is not None and from_data.rank == seen.sum():
-                return KnownRange(from_data, has_features_that_occur)
+            if from_data is not None and from_data.rank == occurring.count:
+                return KnownRange(from_data, occurring.are_all_of)
             exact = None if from_data is None else self.exact
             if from_data is not None and exact is not None and exact.rank == from_data.rank:
                 return KnownRange(from_data, exact.contains)
-        return None if from_gram is None else KnownRange(from_gram, has_features_that_occur)
+        return None if from_gram is None else KnownRange(from_gram, occurring.are_all_of)
+
+    @property
+    def _occurring(self) -> Occurring:
+        """Which features are not zero in every sample."""
+        if self.data is not None:
+            tokens, _, positions = self.data
+            return Occurring.in_data(tokens, positions, self.features)
+        assert self.moments is not None
+        return Occurring.in_moments(self.moments)
 
     @property
     def _numerical(self) -> Coverage:
@@ -184,11 +186,23 @@ class Source:
                 pass  # they are finite
             inside: Array = put(self.known.contains(tokens, positions), like=self._place)
             return inside
-        near = self._numerical.covered(tokens, positions)
-        if self.exact is not None:
-            with on_device(self.device):
-                near &= put(self.exact.contains(tokens, positions), like=near)
+        exact = self.exact
+        if exact is None:
+            return self._numerical.covered(tokens, positions)
+        near = self._numerical.covered(tokens, positions, most=self._most)
+        with on_device(self.device):
+            near &= put(exact.contains(tokens, positions), like=near)
         return near
+
+    @property
+    def _most(self) -> float:
+        """W over the smallest weight: the most that the leverage of a sample can be."""
+        assert self.data is not None
+        tokens, weights, positions = self.data
+        if weights is None:
+            return float(tokens.n_samples(positions))
+        least = float(weights[weights > 0].min())
+        return total_weight(tokens, weights, positions) / least
 
     def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
         """At least h' Lambda^+ h of each query, (rows,); infinite outside the range, or unknown."""

@@ -96,6 +96,24 @@ class Coverage:
             tilts = module_of(tilts).sqrt(tilts)
         return MARGIN * tilts
 
+    @cached_property
+    def _weak(self) -> float:
+        """Root mean square of the data along what was not kept, at most."""
+        factor = self.factor
+        assert isinstance(factor, SpectralFactor)
+        if factor.rank == 0:
+            return 0.0
+        found = factor.values[: self.p - factor.rank].clip(0).sum()
+        return float(np.sqrt(found + MARGIN * self.p * factor.level * factor.values[-1]))
+
+    def _times(self, inner: Floats) -> Floats:
+        """How many samples U'x (rows, r) counts as: its leverage, or one."""
+        factor = self.factor
+        assert isinstance(factor, SpectralFactor)
+        leverage = (inner**2 / factor.values[self.p - factor.rank :]).sum(axis=1)
+        times: Floats = leverage.clip(1.0)
+        return times
+
     @property
     def _everything(self) -> bool:
         """Whether the rank is full, numerically."""
@@ -145,15 +163,27 @@ class Coverage:
         return residual
 
     @on_own_device
-    def covered(self, tokens: Tokens, positions: Positions) -> Array:
-        """Which queries are in the range to rounding, (rows,) of bool."""
+    def covered(self, tokens: Tokens, positions: Positions, most: float = 0.0) -> Array:
+        """Which queries are in the range to rounding, (rows,) of bool; ``most`` as in covers."""
         longest = int(tokens.lengths.max())
-        parts = [self.covers(x, g, longest) for x, g in self._batches(tokens, positions)]
+        parts = [self.covers(x, g, longest, most) for x, g in self._batches(tokens, positions)]
         covered: Array = module_of(*parts).concatenate(parts)
         return covered
 
-    def covers(self, x: Floats, sizes: Floats, longest: int) -> Array:
-        """Which rows x = D h, (rows, p), are in the range to rounding; ``sizes`` are D g."""
+    def covers(self, x: Floats, sizes: Floats, longest: int, most: float = 0.0) -> Array:
+        """Which rows x = D h, (rows, p), are in the range to rounding.
+
+        Parameters
+        ----------
+        x, sizes
+            D h, and D g: how large the summands of the features are.
+        longest
+            Tokens in the longest sequence that they come from.
+        most
+            Where the exact range is known, too: how far an input may be out of the numerical one,
+            in multiples of the mean square along what was not kept. A sample of weight w is, by
+            up to W / w. 0 where the numerical range has the last word.
+        """
         xp = module_of(x)
         near: Array = xp.ones(len(x), dtype=bool)
         if self._everything:
@@ -163,7 +193,10 @@ class Coverage:
         left = xp.linalg.norm(x - inner @ U.T, axis=1)
         allowed = xp.abs(inner) @ self.tilts + MARGIN * self.p * EPS * size
         allowed += rounding(longest) * xp.linalg.norm(sizes, axis=1)
-        near = (left <= allowed) & (allowed <= CLOSE * size)
+        if most == 0:
+            near = (left <= allowed) & (allowed <= CLOSE * size)
+        else:
+            near = left <= allowed + self._weak * xp.sqrt(most * self._times(inner))
         near &= ~((x != 0) & self.unseen).any(axis=1)
         return near
 

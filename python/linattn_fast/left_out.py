@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .device import module_of, put
+from .cancellation import summand_sizes
+from .device import module_of, put, to_host
 from .features import Features
 from .lower_bound import gamma
 from .prefixes import Numbers, Samples, distinct_rows, occurring_pairs
 from .tokens import Array, Positions, Tokens
+
+if TYPE_CHECKING:
+    from .moments import Moments
 
 Mask = npt.NDArray[np.bool_]
 
@@ -108,78 +113,67 @@ def _absolute(samples: Samples, *, present: bool = False) -> Samples:
 
 @dataclass(frozen=True)
 class Occurring:
-    """Which pairs and queries of some features can be other than zero in the data, at all."""
+    """Which of some features can be other than zero in the data, at all; the rest is, exactly."""
 
     features: Features
-    pairs: Mask
-    """Whether some token has both coordinates, (n_pairs,)."""
-    queries: Mask
-    """Whether some querying token has the coordinate, (n_queries,)."""
+    mask: Mask
+    """(n_pairs, n_queries)."""
 
     @classmethod
-    def of(cls, tokens: Tokens, positions: Positions, features: Features) -> Occurring:
-        """Look at the tokens, without arithmetic."""
+    def in_data(cls, tokens: Tokens, positions: Positions, features: Features) -> Occurring:
+        """Features of coordinates that occur in one token, and of one that queries.
+
+        No arithmetic is needed to tell.
+        """
         tokens = tokens.put(np.zeros(0))
         together = occurring_pairs(tokens)
-        j, k = features.pairs.T
         asked = np.diagonal(together)
         if positions == "last":
-            ends = Samples.of(tokens, positions)
-            asked = (ends.query_tokens() != 0).any(axis=0)
-        return cls(features, together[j, k], asked[features.queries])
+            asked = (Samples.of(tokens, positions).query_tokens() != 0).any(axis=0)
+        j, k = features.pairs.T
+        return cls(features, together[j, k][:, None] & asked[features.queries])
+
+    @classmethod
+    def in_moments(cls, moments: Moments) -> Occurring:
+        """Features with a sum of w S_jj S_kk z_l^2 that is not zero; all, if it may underflow."""
+        features = moments.features
+        shape = features.n_pairs, features.n_queries
+        if moments.accumulation.underflow:
+            return cls(features, np.ones(shape, dtype=bool))
+        return cls(features, to_host(summand_sizes(moments)).reshape(shape) > 0)
 
     @property
-    def everything(self) -> bool:
-        """Whether all of them occur."""
-        return bool(self.pairs.all() and self.queries.all())
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.mask.sum())
 
-    @property
-    def mask(self) -> Mask:
-        """Features of a pair and a query that both occur, (p,)."""
-        return np.asarray((self.pairs[:, None] & self.queries[None, :]).reshape(-1))
-
-    def has_all_of(self, tokens: Tokens, positions: Positions) -> Mask:
-        """Which queries have no feature that is not zero but these, (rows,)."""
-        return ~_outside(tokens, positions, self.features, self.pairs, self.queries)
-
-
-def _outside(
-    tokens: Tokens, positions: Positions, features: Features, pairs: Mask, queries: Mask
-) -> Mask:
-    """Which queries have one of the features, with a pair or query that is not marked, (rows,)."""
-    samples = Samples.of(tokens.put(np.zeros(0)), positions)
-    found = np.zeros(len(samples), dtype=bool)
-    if pairs.all() and queries.all():
-        return found
-    exact = sums_are_exact(samples.tokens)
-    others = features.pairs[~pairs]
-    step = max(1, _BATCH_BYTES // (8 * (features.n_pairs + features.d)))
-    for where, part in samples.parts(step):
-        z = part.query_tokens()[:, features.queries]
-        asked = z[:, ~queries].any(axis=1)
-        if asked.any():  # of any pair at all
-            found[where.start + np.flatnonzero(asked)] = nonzero_sums(
-                part.take(np.flatnonzero(asked)), features.pairs, exact
-            ).any(axis=1)
-        if len(others):
-            found[where] |= z.any(axis=1) & nonzero_sums(part, others, exact).any(axis=1)
-    return found
+    def are_all_of(self, tokens: Tokens, positions: Positions) -> Mask:
+        """Which queries have none of the other features, in exact arithmetic, (rows,)."""
+        samples = Samples.of(tokens.put(np.zeros(0)), positions)
+        inside = np.ones(len(samples), dtype=bool)
+        others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that lack a query, or all
+        if len(others) == 0:
+            return inside
+        exact = sums_are_exact(samples.tokens)
+        pairs = self.features.pairs[others]
+        lacking = (~self.mask[others]).astype(np.float32)
+        step = max(1, _BATCH_BYTES // (8 * (len(others) + self.features.d)))
+        for where, part in samples.parts(step):
+            present = part.query_tokens()[:, self.features.queries] != 0
+            with_pair = nonzero_sums(part, pairs, exact).astype(np.float32) @ lacking > 0
+            inside[where] = ~(with_pair & present).any(axis=1)
+        return inside
 
 
 def with_features_left_out(tokens: Tokens, positions: Positions, features: Features) -> Mask:
     """Which queries have a feature that is not chosen, (rows,)."""
-    tokens = tokens.put(np.zeros(0))
-    together = occurring_pairs(tokens)
-    together[features.pairs[:, 0], features.pairs[:, 1]] = False
-    # Chosen pairs, and those that occur in these tokens: the others are zero here
-    left_out = np.argwhere(np.triu(together))
-    queries = np.zeros(features.d, dtype=bool)
-    queries[features.queries] = True
-    squares = np.stack([np.arange(features.d)] * 2, axis=1)
-    both = np.concatenate([features.pairs, left_out, squares])
-    everything = Features(features.d, np.unique(both, axis=0))
-    chosen = np.isin(everything.pair_numbers, features.pair_numbers)
-    return _outside(tokens, positions, everything, chosen, queries)
+    d = features.d
+    together = occurring_pairs(tokens.put(np.zeros(0)))  # other pairs are zero here
+    together[features.pairs[:, 0], features.pairs[:, 1]] = True
+    everything = Features(d, np.argwhere(np.triu(together)))
+    pairs = np.isin(everything.pair_numbers, features.pair_numbers)
+    queries = np.isin(np.arange(d), features.queries)
+    return ~Occurring(everything, pairs[:, None] & queries).are_all_of(tokens, positions)
 
 
 def unless_left_out(
