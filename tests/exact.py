@@ -64,8 +64,45 @@ def exceeds(gram: tuple[np.ndarray, Fraction, Fraction], bound: float) -> bool:
     return is_positive_definite(matrix)
 
 
-def exact_features(sequences, positions, chosen) -> list[list[Fraction]]:
-    """h of every query, exactly; ``chosen`` are (pairs, queries)."""
+def exact_features(sequences, positions, weights=None, features=None) -> np.ndarray:
+    """Features of the samples of positive weight, times a power of two: whole numbers, (M, p)."""
+    d = np.asarray(sequences[0]).shape[1]
+    pairs = np.stack(np.triu_indices(d), axis=1) if features is None else features.pairs
+    queries = np.arange(d) if features is None else features.queries
+    flat, _ = as_integers(np.concatenate([np.asarray(z, float) for z in sequences]))
+    ends = np.cumsum([len(z) for z in sequences])
+    rows = []
+    for i, end in enumerate(ends):
+        if weights is not None and not weights[i] > 0:
+            continue
+        z = flat[end - len(sequences[i]) : end]
+        for t in range(len(z)) if positions != "last" else [len(z) - 1]:
+            seen = z[: t + 1] if positions == "causal" else z
+            S = seen.T @ seen
+            rows.append((S[tuple(pairs.T)][:, None] * z[t][queries][None, :]).ravel())
+    return np.array(rows, dtype=object).reshape(len(rows), len(pairs) * len(queries))
+
+
+def exact_rank(matrix: np.ndarray) -> int:
+    """Rank of a matrix of whole numbers, by elimination without fractions (Bareiss)."""
+    a = matrix.copy()
+    rank, previous = 0, 1
+    for column in range(a.shape[1]):
+        rows = np.flatnonzero(a[rank:, column])
+        if len(rows) == 0:
+            continue
+        a[[rank, rank + rows[0]]] = a[[rank + rows[0], rank]]
+        pivot, below = a[rank, column], a[rank + 1 :]
+        below[:] = (pivot * below - np.outer(below[:, column], a[rank])) // previous
+        previous = pivot
+        rank += 1
+        if rank == len(a):
+            break
+    return rank
+
+
+def features_as_fractions(sequences, positions, chosen) -> list[list[Fraction]]:
+    """Features of every query, exactly, in their own units; ``chosen`` are (pairs, queries)."""
     pairs, queries = chosen
     rows = []
     for sequence in sequences:

@@ -206,7 +206,8 @@ def test_a_block_with_few_samples_is_undetermined_by_counting(rng):
     certificate = la.fit(Z, np.ones(40), heads=None, solver="blocks").certificate
     assert (certificate.verdict, certificate.rank) == ("not identifiable", 4 + 12)
     assert certificate.evidence.endswith(
-        "that of queries 0: proved by counting: 4 samples are fewer than the 6 features"
+        "that of queries 0: proved by counting: 4 samples are fewer than the 6 features, "
+        "so the rank is at most 4"
     )
 
 

@@ -5,14 +5,15 @@ computes the same function on every input exactly when lambda_min(Lambda) > 0.
 
     "identifiable"      lambda_min > 0 is proved for the data in exact arithmetic, all rounding
                         accounted for (:mod:`linattn_fast.lower_bound`)
-    "not identifiable"  proved: fewer samples than features, or a feature that is always zero; or
-                        numerically: an eigenvalue of the equilibrated second moment at the rounding
-                        level (:mod:`linattn_fast.solve`), which rounding alone explains
-    "undecided"         anything between
+    "not identifiable"  lambda_min = 0 is proved, by counting or in exact arithmetic
+                        (:mod:`linattn_fast.exact_rank`)
+    "undecided"         neither is proved; the numerical rank (:mod:`linattn_fast.solve`) is
+                        evidence, and so is the exact rank where that is known
 
 With the data at hand, what the Gram leaves open is looked at in the singular values of the
-features themselves (:mod:`linattn_fast.orthogonal`), which see twice as many digits. What is
-determined where the whole layer is not is the subject of :mod:`linattn_fast.coverage`.
+features themselves (:mod:`linattn_fast.orthogonal`), which see twice as many digits, and in
+arithmetic modulo primes, which sees all. What is determined where the whole layer is not is the
+subject of :mod:`linattn_fast.coverage`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Certificate:
     lower_bound: float
     """Proved: lambda_min of the data, in exact arithmetic, is at least this. 0 proves nothing."""
     verdict: Verdict
-    """"identifiable", "not identifiable" or "undecided"; ``evidence`` says why."""
+    """"identifiable" or "not identifiable", which are proved, or "undecided"; ``evidence`` says
+    why."""
     condition: float
     """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
     rank: int

@@ -103,7 +103,8 @@ class Coverage:
         assert isinstance(factor, SpectralFactor)
         if factor.rank == 0:
             return 0.0
-        found = factor.values[: self.p - factor.rank].clip(0).sum()
+        weak = factor.values[: self.p - factor.rank]
+        found = module_of(weak).maximum(weak, 0.0).sum()
         return float(np.sqrt(found + MARGIN * self.p * factor.level * factor.values[-1]))
 
     def _times(self, inner: Floats) -> Floats:
@@ -111,7 +112,7 @@ class Coverage:
         factor = self.factor
         assert isinstance(factor, SpectralFactor)
         leverage = (inner**2 / factor.values[self.p - factor.rank :]).sum(axis=1)
-        times: Floats = leverage.clip(1.0)
+        times: Floats = module_of(leverage).maximum(leverage, 1.0)
         return times
 
     @property

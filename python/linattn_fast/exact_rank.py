@@ -166,11 +166,11 @@ def exact_rank(data: ModularData, *, budget: float = BUDGET) -> ExactRank:
     chosen = allowed_primes(data)
     first = span_of(data, next(chosen))
     if first.rank == p:
-        return ExactRank(p, p, f"the exact rank is {p}, proved modulo a prime")
+        return _full(p)
     second = span_of(data, next(chosen))
     best = max(first, second, key=lambda span: span.rank)
     if best.rank == p:
-        return ExactRank(p, p, f"the exact rank is {p}, proved modulo a prime")
+        return _full(p)
     if np.array_equal(first.pivots, second.pivots):
         proved = Equations(data, first, second).proved(chosen, budget / 4)
         if proved:
@@ -183,6 +183,11 @@ def exact_rank(data: ModularData, *, budget: float = BUDGET) -> ExactRank:
                 f"so that other layers fit as well{rank}",
             )
     return _by_minors(data, best, chosen, budget)
+
+
+def _full(p: int) -> ExactRank:
+    said = f"the exact rank is {p}, proved modulo a prime, so that lambda_min is above zero"
+    return ExactRank(p, p, said)
 
 
 def _counted(data: ModularData, budget: float) -> ExactRank | None:
@@ -247,6 +252,8 @@ def _by_minors(data: ModularData, best: Span, chosen: Iterator[int], budget: flo
         return ExactRank(best.rank, p, f"{found}; a proof that it is no more is too much work")
     for _ in range(needed):
         span = span_of(data, next(chosen))
+        if span.rank == p:
+            return _full(p)
         if span.rank > best.rank:
             return ExactRank(span.rank, p, f"the exact rank is at least {span.rank}")
         if any(span.left_over(H).any() for H in data.rows(span.q)):

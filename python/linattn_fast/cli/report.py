@@ -34,20 +34,25 @@ def in_words(certificate: Certificate) -> str:
             "The data determines the layer: every layer that fits it best computes the same "
             "function, on every input. That is proved, all rounding accounted for."
         )
+    missing = certificate.dimension - certificate.rank
+    if certificate.verdict == "undecided" and missing:
+        return (
+            f"Numerically, the data says nothing along {missing:,} of {certificate.dimension:,} "
+            "directions: what it may say is as small as rounding. But it is not proved to say "
+            "nothing, so that the layer may yet be determined, in exact arithmetic."
+        )
     if certificate.verdict == "undecided":
         return (
             "The data may determine the layer, but double precision is not enough to prove it. "
             "Better scaled tokens, or more of them, may decide it."
         )
-    missing = certificate.dimension - certificate.rank
     least = "at least " if certificate.n_samples < certificate.dimension else ""
-    numerically = certificate.evidence.startswith("numerically")
-    text = (
+    return (
         "The data does not determine the layer: layers that fit equally well compute different "
-        f"functions. Along {least}{missing:,} of {certificate.dimension:,} directions the data "
-        "says nothing; predictions for inputs that do not need them are determined all the same."
+        f"functions. That is proved. Along {least}{missing:,} of {certificate.dimension:,} "
+        "directions, by the numerical rank, the data says nothing; predictions for inputs that do "
+        "not need them are determined all the same."
     )
-    return text + (" This is a numerical finding, not a proof." if numerically else "")
 
 
 _TONE = {"identifiable": "good", "not identifiable": "bad", "undecided": "open"}
