@@ -182,9 +182,10 @@ class Source:
         if self.blocks is not None:
             return self.blocks.covered(tokens, positions)
         if self.known is not None:
-            for _ in summands_of(self.features, tokens, positions):
-                pass  # they are finite
-            inside: Array = put(self.known.contains(tokens, positions), like=self._place)
+            with on_device(self.device):
+                for _ in summands_of(self.features, tokens.put(self._place), positions):
+                    pass  # features that are not finite are an error
+                inside: Array = put(self.known.contains(tokens, positions), like=self._place)
             return inside
         exact = self.exact
         if exact is None:
