@@ -200,12 +200,13 @@ def test_a_sample_moved_by_one_ulp_is_no_longer_in_the_range(rng, solver):
     assert np.isinf(certificate.error_bound(moved, 0.0)).all()
 
 
-def test_products_that_cancel_to_rounding_alone_are_features_that_the_data_never_has():
+def test_products_that_cancel_to_rounding_alone_are_features_that_the_data_never_has(rng):
     """S_01 of the first two is -2^-60 and 1e-400, which rounding and underflow make zero."""
     Z = np.zeros((40, 2, 2))
-    Z[:, 0, 0] = Z[:, 1, 1] = np.arange(1, 41)
-    cancels = [[1 + 2**-30, 1 - 2**-30], [1.0, -1.0]]
-    new = np.array([cancels, [[1e-200, 1e-200], [1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]])
+    Z[:, 0, 0], Z[:, 1, 1] = rng.standard_normal((2, 40))
+    cancels = [[1 + 2**-30, 1 - 2**-30], [1.0, -1.0], [0.0, 1.0]]
+    underflows = [[1e-200, 1e-200], [1.0, 0.0], [0.0, 1.0]]
+    new = np.array([cancels, underflows, [[2.0, 0.0], [0.0, 0.0], [0.0, 3.0]]])
     for features in (None, la.Features.active(Z)):
         certificate = la.certify(Z, features=features)
         assert certificate.covers(new).tolist() == [False, False, True]

@@ -43,10 +43,10 @@ class Certificate:
     Notes
     -----
     ``covers``, ``leverage``, ``error_bound``, ``null_space`` and ``explain`` factorise the second
-    moment when they are first called, from the moments (or, of fewer samples than features, from
-    the tokens), which a certificate therefore keeps. A certificate that was pickled or loaded from
-    a file has left them behind and answers only for the layer as a whole; make another one with
-    ``la.certify(moments)``.
+    moment when they are first called, from the moments and the tokens, which a certificate
+    therefore keeps. Tokens are not copied: leave them unchanged while you ask. A certificate that
+    was pickled or loaded from a file has left them behind and answers only for the layer as a
+    whole; make another one with ``la.certify(moments)``.
 
     Examples
     --------
@@ -175,10 +175,15 @@ class Certificate:
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
-        That is so exactly when the features h(Z) lie in the range of the second moment. With chosen
-        features, a best fit is a layer of these alone, and what else Z has plays no part; but where
-        the others were left out because the data never has them (:meth:`Features.active`), an input
-        that has one of them is not covered.
+        That is so exactly when the features h(Z) lie in the range of the second moment. With the
+        data at hand, true means that they do, in exact arithmetic on the tokens as given; of
+        moments alone, and of data that is too large to examine, that they do to rounding, unless
+        the rank is proved to be full. False means that they do not, or are not known to: along
+        directions that are neither clearly in the data nor clearly missing, nothing is claimed.
+
+        With chosen features, a best fit is a layer of these alone, and what else Z has plays no
+        part; but where the others were left out because the data never has them
+        (:meth:`Features.active`), an input that has one of them is not covered.
 
         Parameters
         ----------
@@ -187,8 +192,8 @@ class Certificate:
         positions
             Which tokens query; by default as in the data.
         tol
-            Relative distance from the range that counts as none. By default ten times the error
-            that rounding makes in the range, at most 1e-2.
+            Relative distance from the numerical range that counts as none: the answer then goes by
+            that distance alone.
         return_residual
             Return that distance as well.
         like
@@ -236,7 +241,10 @@ class Certificate:
     ) -> Floats | list[Floats]:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
-        Its mean over the training data is the rank.
+        Its mean over the training data is the rank. It is never below the exact value of the data
+        as given: rounding is accounted for, on healthy data by less than 1e-8 of it. Where it
+        cannot be, or the range is known to rounding alone (see :meth:`covers`), the leverage is
+        unknown, and infinite.
 
         Parameters
         ----------
@@ -285,7 +293,8 @@ class Certificate:
         Returns
         -------
         array or list
-            (N,) for "last", otherwise one a token in the form of Z; infinite where not covered.
+            (N,) for "last", otherwise one a token in the form of Z; infinite where Z is not
+            covered, or the leverage unknown.
 
         Examples
         --------
@@ -315,6 +324,8 @@ class Certificate:
             factor = 2 * np.sqrt(float(size))
         else:
             factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
+        # Outward: W is a sum of as many weights, and a few roundings are to come
+        factor *= 1 + (self.n_samples + 16) * np.finfo(np.float64).eps
         # Layers that agree exactly still disagree where the data says nothing.
         with on_device(self.device):
             nothing = xp.isinf(leverage)
