@@ -242,7 +242,7 @@ class Certificate:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
         Its mean over the training data is the rank. It is never below the exact value of the data
-        as given: rounding is accounted for, on healthy data by less than 1e-8 of it. Where it
+        as given: rounding is accounted for, on healthy data by less than 1e-6 of it. Where it
         cannot be, or the range is known to rounding alone (see :meth:`covers`), the leverage is
         unknown, and infinite.
 

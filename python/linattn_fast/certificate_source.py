@@ -47,7 +47,7 @@ from .tokens import Array, Floats, Positions, Tokens, total_weight
 
 Data: TypeAlias = tuple[Tokens, Floats | None, Positions]
 """Tokens, weights and positions."""
-_SHARP = 1e-8
+_SHARP = 1e-7
 """Excess of a bound from the Gram up to which the data need not be read for a sharper one."""
 Membership: TypeAlias = Callable[[Tokens, Positions], npt.NDArray[np.bool_]]
 """Which queries are in a range, (rows,), exactly."""

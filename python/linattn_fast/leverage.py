@@ -179,7 +179,7 @@ class GramBound:
     weight: float
     """W, rounded up."""
     excess: float
-    """The bound is above the exact leverage of h as computed by about this part, at most."""
+    """About the part by which leverages are too large: an estimate, nothing rests on it."""
 
     def of(self, h: Floats, g: Floats, longest: int) -> Floats:
         """At least ||T'h||^2; see :class:`LeverageBound`."""
@@ -226,8 +226,9 @@ def bound_from_gram(moments: Moments, seen: npt.NDArray[np.bool_]) -> GramBound 
         return None
     weight = moments.required_weight() * (1 + 2 * weight_error) * _LITTLE
     columns = _inverse_columns(lower)
-    # x'(L L')^-1 x exceeds that of L L' + shift by at most the trace of L^-1 shift L'^-1
-    excess = float((shift * columns**2).sum())
+    # x'(L L')^-1 x exceeds that of L L' + shift by the part that L^-1 shift L'^-1 has of it, whose
+    # diagonal this is nearly
+    excess = float((shift * columns**2).max())
     return GramBound(lower, scale, columns, chosen, weight, excess)
 
 
