@@ -103,3 +103,52 @@ def exact_rank(matrix: np.ndarray) -> int:
         if rank == len(a):
             break
     return rank
+
+
+def features_as_fractions(sequences, positions, chosen) -> list[list[Fraction]]:
+    """Features of every query, exactly, in their own units; ``chosen`` are (pairs, queries)."""
+    pairs, queries = chosen
+    rows = []
+    for sequence in sequences:
+        z = [[Fraction(float(x)) for x in token] for token in sequence]
+        for t in range(len(z)) if positions != "last" else [len(z) - 1]:
+            seen = z[: t + 1] if positions == "causal" else z
+            s = [sum(token[j] * token[k] for token in seen) for j, k in pairs]
+            rows.append([x * z[t][l] for x in s for l in queries])
+    return rows
+
+
+def exact_leverages(H, weights, queries) -> list[Fraction | None]:
+    """h' Lambda^+ h of the queries, Lambda = (1/W) sum w h h'; None outside the range.
+
+    Gauss-Jordan on Lambda x = h: a solution x exists in the range, and the leverage is x'h.
+    """
+    p = len(H[0])
+    w = [Fraction(float(x)) for x in weights]
+    W = sum(w)
+    rows = []
+    for a in range(p):
+        left = [sum(wi * h[a] * h[b] for wi, h in zip(w, H, strict=True)) for b in range(p)]
+        rows.append(left + [W * h[a] for h in queries])
+    pivots = []
+    for column in range(p):
+        at = next((i for i in range(len(pivots), p) if rows[i][column]), None)
+        if at is None:
+            continue
+        top = len(pivots)
+        rows[top], rows[at] = rows[at], rows[top]
+        pivot = rows[top][column]
+        rows[top] = [x / pivot for x in rows[top]]
+        for i in range(p):
+            factor = rows[i][column]
+            if i != top and factor:
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[top], strict=True)]
+        pivots.append(column)
+    found = []
+    for number, h in enumerate(queries):
+        place = p + number
+        if any(rows[i][place] for i in range(len(pivots), p)):
+            found.append(None)
+        else:
+            found.append(sum(h[c] * rows[i][place] for i, c in enumerate(pivots)))
+    return found

@@ -335,7 +335,7 @@ def _module(name: str, **contents: Any) -> types.ModuleType:
     return module
 
 
-CREATE = ("zeros", "ones", "full", "arange", "linspace", "indices")
+CREATE = ("zeros", "ones", "eye", "full", "arange", "linspace", "indices")
 WRAP = (
     "abs", "concatenate", "diag", "einsum", "exp2", "frexp", "isfinite", "isinf", "log2",
     "matmul", "maximum", "minimum", "rint", "round", "sqrt", "stack", "tensordot", "vdot", "where",

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import linattn_fast as la
 from linattn_fast.cancellation import summand_sizes
-from linattn_fast.lower_bound import gamma, proves_positive
+from linattn_fast.floating_point import gamma
+from linattn_fast.lower_bound import proves_positive
 
 POSITIONS = ["last", "all", "causal"]
 

@@ -17,7 +17,8 @@ from .certificate_source import Source
 from .certifying import extreme_eigenvalues, judge
 from .exact_rank import BUDGET, ExactRank, counting, exact_rank, unseen_features
 from .features import Features
-from .lower_bound import Proof, gamma, prove, rounded_down
+from .floating_point import gamma
+from .lower_bound import Proof, prove, rounded_down
 from .memory import compact_bytes, in_words
 from .modular_features import ModularData
 from .moments import Moments
@@ -71,7 +72,7 @@ def certificate_of_blocks(
         features=features,
         positions=positions,
         noise_samples=partition.total_weight / largest_weight,
-        source=Source(features, None, blocks=BlockCoverage(ranges, features)),
+        source=Source(features, None, blocks=BlockCoverage(ranges, partition)),
     )
 
 

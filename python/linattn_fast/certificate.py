@@ -25,9 +25,8 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from .block_coverage import BlockCoverage
 from .certificate_source import Source
-from .coverage import Coverage, describe
+from .coverage import describe
 from .device import module_of, on_device, to_host
 from .features import Features
 from .left_out import unless_left_out
@@ -44,10 +43,10 @@ class Certificate:
     Notes
     -----
     ``covers``, ``leverage``, ``error_bound``, ``null_space`` and ``explain`` factorise the second
-    moment when they are first called, from the moments (or, of fewer samples than features, from
-    the tokens), which a certificate therefore keeps. A certificate that was pickled or loaded from
-    a file has left them behind and answers only for the layer as a whole; make another one with
-    ``la.certify(moments)``.
+    moment when they are first called, from the moments and the tokens, which a certificate
+    therefore keeps. Tokens are not copied: leave them unchanged while you ask. A certificate that
+    was pickled or loaded from a file has left them behind and answers only for the layer as a
+    whole; make another one with ``la.certify(moments)``.
 
     Examples
     --------
@@ -124,7 +123,7 @@ class Certificate:
         source = None if self.source is None else self.source.get()
         return replace(self, spectrum=spectrum, source=source)
 
-    def _coverage(self) -> Coverage | BlockCoverage:
+    def _source(self) -> Source:
         if self.source is None:
             raise ValueError(
                 "certificate: it has neither moments nor data to answer this from, because it was "
@@ -132,7 +131,7 @@ class Certificate:
                 "make it with la.certify(moments), from la.Moments.update or "
                 "linattn_fast.dask.moments, or with la.certify(Z)"
             )
-        return self.source.coverage
+        return self.source
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
@@ -140,7 +139,7 @@ class Certificate:
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
-        leverages = self._coverage().leverages(tokens, where)
+        leverages = self._source().leverages(tokens, where)
         with on_device(self.device):
             return unless_left_out(leverages, np.inf, tokens, where, self.features)
 
@@ -178,10 +177,15 @@ class Certificate:
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
-        That is so exactly when the features h(Z) lie in the range of the second moment. With chosen
-        features, a best fit is a layer of these alone, and what else Z has plays no part; but where
-        the others were left out because the data never has them (:meth:`Features.active`), an input
-        that has one of them is not covered.
+        That is so exactly when the features h(Z) lie in the range of the second moment. With the
+        data at hand, true means that they do, in exact arithmetic on the tokens as given; of
+        moments alone, and of data that is too large to examine, that they do to rounding, unless
+        the rank is proved to be full. False means that they do not, or are not known to: along
+        directions that are neither clearly in the data nor clearly missing, nothing is claimed.
+
+        With chosen features, a best fit is a layer of these alone, and what else Z has plays no
+        part; but where the others were left out because the data never has them
+        (:meth:`Features.active`), an input that has one of them is not covered.
 
         Parameters
         ----------
@@ -190,8 +194,8 @@ class Certificate:
         positions
             Which tokens query; by default as in the data.
         tol
-            Relative distance from the range that counts as none. By default ten times the error
-            that rounding makes in the range, at most 1e-2.
+            Relative distance from the numerical range that counts as none: the answer then goes by
+            that distance alone.
         return_residual
             Return that distance as well.
         like
@@ -212,15 +216,22 @@ class Certificate:
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         converted = conversion_to(like)
-        coverage = self._coverage()
-        residual = coverage.residuals(tokens, where)
-        with on_device(self.device):
-            residual = unless_left_out(residual, 1.0, tokens, where, self.features)
-            covered = residual <= (coverage.tolerance if tol is None else tol)
+        source = self._source()
+        residual = None
+        if return_residual or tol is not None:
+            residual = source.residuals(tokens, where)
+            with on_device(self.device):
+                residual = unless_left_out(residual, 1.0, tokens, where, self.features)
+        if tol is None or residual is None:
+            covered = source.covered(tokens, where)
+            with on_device(self.device):
+                covered = unless_left_out(covered, False, tokens, where, self.features)
+        else:
+            covered = residual <= tol
         answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
-        return (
-            (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
-        )
+        if residual is None or not return_residual:
+            return answer
+        return answer, converted(_per_query(residual, tokens, where))
 
     def leverage(
         self,
@@ -232,7 +243,10 @@ class Certificate:
     ) -> Floats | list[Floats]:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
-        Its mean over the training data is the rank.
+        Its mean over the training data is the rank. It is never below the exact value of the data
+        as given: rounding is accounted for, on healthy data by less than 1e-6 of it. Where it
+        cannot be, or the range is known to rounding alone (see :meth:`covers`), the leverage is
+        unknown, and infinite.
 
         Parameters
         ----------
@@ -281,7 +295,8 @@ class Certificate:
         Returns
         -------
         array or list
-            (N,) for "last", otherwise one a token in the form of Z; infinite where not covered.
+            (N,) for "last", otherwise one a token in the form of Z; infinite where Z is not
+            covered, or the leverage unknown.
 
         Examples
         --------
@@ -311,6 +326,8 @@ class Certificate:
             factor = 2 * np.sqrt(float(size))
         else:
             factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
+        # Outward: W is a sum of as many weights, and a few roundings are to come
+        factor *= 1 + (self.n_samples + 16) * np.finfo(np.float64).eps
         # Layers that agree exactly still disagree where the data says nothing.
         with on_device(self.device):
             nothing = xp.isinf(leverage)
@@ -335,7 +352,7 @@ class Certificate:
         array
             (k, p), or all p directions where k is larger; each of length one.
         """
-        return self._coverage().least_determined(self._directions(k))[0]
+        return self._source().coverage.least_determined(self._directions(k))[0]
 
     def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
         """Say in words what the k least determined directions are.
@@ -364,7 +381,9 @@ class Certificate:
         coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
         if len(coordinates) != d:
             raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
-        directions, values = map(to_host, self._coverage().least_determined(self._directions(k)))
+        directions, values = map(
+            to_host, self._source().coverage.least_determined(self._directions(k))
+        )
         return [
             describe(direction, float(value), self.features, coordinates)
             for direction, value in zip(directions, values, strict=True)

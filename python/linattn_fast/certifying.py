@@ -15,10 +15,12 @@ from .backend import get_backend
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .cancellation import feature_sizes, summand_sizes
 from .certificate import Certificate, Verdict
-from .certificate_source import Source
+from .certificate_source import Data, Source
 from .device import device_of, module_of, on_device, put, to_host
+from .doubtful_data import warn_of_padding
 from .exact_rank import ExactRank, counting, exact_rank, unseen_features
 from .features import Features, as_features
+from .left_out import require_none_left_out
 from .lower_bound import Proof, prove
 from .memory import as_memory_limit, estimate_memory, in_words, require_memory
 from .modular_features import ModularData, Reading
@@ -178,6 +180,7 @@ def certificate_from(
     *,
     read: Callable[[], Reading] | None = None,
     spectrum: bool = False,
+    data: Data | None = None,
 ) -> Certificate:
     """Certificate of accumulated moments.
 
@@ -191,6 +194,8 @@ def certificate_from(
         Reads the data, which is asked where the moments prove nothing; as often as need be.
     spectrum
         Compute all eigenvalues, too.
+    data
+        What the moments are of, where it is at hand: for questions about single inputs.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
@@ -200,7 +205,7 @@ def certificate_from(
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments)
+        source = Source(moments.features, moments, data)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
@@ -230,7 +235,7 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments, factor=spectral),
+        source=Source(moments.features, moments, data, spectral),
     )
 
 
@@ -300,6 +305,8 @@ def certify(
             weights = as_weights(sample_weight, len(tokens))
             if weights is not None:
                 require_positive(float(weights.max()))
+            require_none_left_out(tokens, weights, positions, chosen)
+            warn_of_padding(tokens, positions)
             engine = get_backend(backend, tokens)  # a wrong name is an error before any work
             if engine.name != "cuda" and not spectrum:
                 # Both are built on this module
@@ -328,7 +335,8 @@ def certify(
                 return nullcontext(iter([(tokens, weights)]))
 
             factor = certifying_factor(moments, read, memory_limit)
-            return certificate_from(moments, factor, read=read, spectrum=spectrum)
+            data = (tokens, weights, positions)
+            return certificate_from(moments, factor, read=read, spectrum=spectrum, data=data)
         require_certificate_memory(moments.features, moments.n_samples, memory_limit)
         return certificate_from(moments, spectrum=spectrum)
 

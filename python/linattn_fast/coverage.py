@@ -1,13 +1,22 @@
-"""What the data determines, input by input.
+"""What the data determines, input by input, as far as float64 tells.
 
 A prediction C h(Z) is the same for every best fit C exactly when h(Z) lies in the range of the
 second moment Lambda. With the equilibrated matrix A = D Lambda D = U diag(w) U', over the
-eigenvalues that count as real, that is D h in the span of U:
+eigenvalues that count as real, that is x = D h in the span of U:
 
-    residual   ||D h - U U' D h|| / ||D h||        0 when determined
-    leverage   h' Lambda^+ h = || diag(w)^-1/2 U' D h ||^2
+    residual   ||x - U U'x|| / ||x||        0 when determined
 
-The leverage carries the two bounds on what other layers could predict:
+U is not exact. Rounding of size delta in A tilts its i-th column out of the range by about
+delta / w_i (with singular values in the place of eigenvalues where it comes from the features), so
+an input in the range is seen to miss it by up to
+
+    tolerance   10 sum_i (delta / w_i) |u_i'x|  +  rounding of x
+
+direction by direction. Where that is itself no small part of ||x||, nothing can be told.
+
+Which inputs are in the range in exact arithmetic, and how large leverages are at most, is asked in
+:mod:`linattn_fast.certificate_source`. The leverage carries the two bounds on what other layers
+could predict:
 
     two layers whose mean squared training errors are at most eps differ at Z, in each output, by
     at most  2 sqrt(eps leverage)
@@ -30,6 +39,7 @@ from .backend import get_backend
 from .cancellation import sizes
 from .device import device_of, module_of, on_own_device, put, to_host
 from .features import Features
+from .leverage import rounding, summands_of
 from .non_finite import non_finite_error
 from .solve import (
     EPS,
@@ -41,8 +51,8 @@ from .solve import (
 )
 from .tokens import Array, Floats, Positions, Tokens, total_weight
 
-BATCH_BYTES = 64 << 20
-"""Features formed at a time."""
+CLOSE = 1e-3
+"""A tolerance above this part of an input tells nothing."""
 _DENSE_UP_TO = 512
 """Below this size all eigenvectors are computed where a few are wanted."""
 
@@ -76,40 +86,66 @@ class Coverage:
         unseen: Array = self.diagonal == 0
         return unseen
 
+    @cached_property
+    def tilts(self) -> Floats:
+        """Ten times delta / w_i: how far each column of U may be out of the range, (r,)."""
+        factor = self.factor
+        assert isinstance(factor, SpectralFactor)
+        tilts: Floats = factor.level * factor.values[-1] / factor.values[self.p - factor.rank :]
+        if factor.name == "qr":
+            tilts = module_of(tilts).sqrt(tilts)
+        return MARGIN * tilts
+
+    @cached_property
+    def _weak(self) -> float:
+        """Root mean square of the data along what was not kept, at most."""
+        factor = self.factor
+        assert isinstance(factor, SpectralFactor)
+        if factor.rank == 0:
+            return 0.0
+        weak = factor.values[: self.p - factor.rank]
+        found = module_of(weak).maximum(weak, 0.0).sum()
+        return float(np.sqrt(found + MARGIN * self.p * factor.level * factor.values[-1]))
+
+    def _times(self, inner: Floats) -> Floats:
+        """How many samples U'x (rows, r) counts as: its leverage, or one."""
+        factor = self.factor
+        assert isinstance(factor, SpectralFactor)
+        leverage = (inner**2 / factor.values[self.p - factor.rank :]).sum(axis=1)
+        times: Floats = module_of(leverage).maximum(leverage, 1.0)
+        return times
+
+    @property
+    def _everything(self) -> bool:
+        """Whether the rank is full, numerically."""
+        return self.factor.rank == self.p
+
     @property
     def tolerance(self) -> float:
-        """Residuals up to this count as zero: ten times the error of the range, at most 1e-2.
+        """Residuals up to this count as zero, for every input: the largest tilt.
 
-        The range is off by about the rounding level over the smallest eigenvalue kept (singular
-        value, where it comes from the features).
+        0 where that is not small: then the range as a whole is not known well enough.
         """
-        factor = self.factor
-        if isinstance(factor, CholeskyFactor) or factor.rank == 0:
-            return 10 * self.p * EPS
-        kept = float(factor.values[-factor.rank] / factor.values[-1])
-        error = factor.level / kept
-        if factor.name == "qr":
-            error = float(np.sqrt(error))
-        return min(1e-2, 10 * max(error, self.p * EPS))
+        least = MARGIN * self.p * EPS
+        if isinstance(self.factor, CholeskyFactor) or self.factor.rank == 0:
+            return least
+        error = max(float(self.tilts.max()), least)
+        return error if error <= CLOSE else 0.0
 
-    def _batches(self, tokens: Tokens, positions: Positions) -> Iterator[Floats]:
-        """D h of the queries, (rows, p), a few at a time."""
-        per_sequence = 8 * self.p * (1 if positions == "last" else int(tokens.lengths.max()))
-        step = max(1, BATCH_BYTES // per_sequence)
-        for first in range(0, len(tokens), step):
-            last = min(first + step, len(tokens))
-            scale = self.factor.scale
+    def _batches(self, tokens: Tokens, positions: Positions) -> Iterator[tuple[Floats, Floats]]:
+        """D h and D g of the queries, (rows, p), a few at a time."""
+        scale = self.factor.scale
+        for h, g in summands_of(self.features, tokens, positions):
             with np.errstate(over="ignore", invalid="ignore"):
-                features = self.features.of(tokens.part(first, last), positions)
-                scaled = put(features, like=scale) * scale
-            if not module_of(scaled).isfinite(scaled).all():
+                x, sizes = put(h, like=scale) * scale, put(g, like=scale) * scale
+            if not module_of(x).isfinite(x).all():
                 raise non_finite_error(tokens)
-            yield scaled
+            yield x, sizes
 
     @on_own_device
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
         """Distance of each query's features from the range, relative: (rows,)."""
-        parts = [self.residual_of(x) for x in self._batches(tokens, positions)]
+        parts = [self.residual_of(x) for x, _ in self._batches(tokens, positions)]
         residuals: Floats = module_of(*parts).concatenate(parts)
         return residuals
 
@@ -117,9 +153,9 @@ class Coverage:
         """Relative distance of rows D h, (rows, p), from the range."""
         xp = module_of(x)
         residual: Floats = xp.zeros(len(x))
-        if isinstance(self.factor, CholeskyFactor) or self.factor.rank == self.p:
+        if self._everything:
             return residual
-        U = self.factor.vectors
+        U = self.factor.vectors  # type: ignore[union-attr]  # Cholesky has full rank
         size = xp.linalg.norm(x, axis=1)
         left = xp.linalg.norm(x - (x @ U) @ U.T, axis=1)
         residual = xp.where(size > 0, left / xp.where(size > 0, size, 1.0), 0.0)
@@ -128,25 +164,42 @@ class Coverage:
         return residual
 
     @on_own_device
-    def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
-        """h' Lambda^+ h of each query, infinite where the data does not determine it: (rows,)."""
-        parts = [self.leverage_of(x) for x in self._batches(tokens, positions)]
-        leverages: Floats = module_of(*parts).concatenate(parts)
-        return leverages
+    def covered(self, tokens: Tokens, positions: Positions, most: float = 0.0) -> Array:
+        """Which queries are in the range to rounding, (rows,) of bool; ``most`` as in covers."""
+        longest = int(tokens.lengths.max())
+        parts = [self.covers(x, g, longest, most) for x, g in self._batches(tokens, positions)]
+        covered: Array = module_of(*parts).concatenate(parts)
+        return covered
 
-    def leverage_of(self, x: Floats) -> Floats:
-        """h' Lambda^+ h from rows D h, (rows, p)."""
-        factor, xp = self.factor, module_of(x)
-        leverage: Floats
-        if isinstance(factor, CholeskyFactor):
-            solved = algebra_of(x).solve_lower(factor.factor, x.T)
-            leverage = (solved**2).sum(axis=0)
-        elif factor.rank == 0:
-            leverage = xp.where(x.any(axis=1), np.inf, 0.0)
+    def covers(self, x: Floats, sizes: Floats, longest: int, most: float = 0.0) -> Array:
+        """Which rows x = D h, (rows, p), are in the range to rounding.
+
+        Parameters
+        ----------
+        x, sizes
+            D h, and D g: how large the summands of the features are.
+        longest
+            Tokens in the longest sequence that they come from.
+        most
+            Where the exact range is known, too: how far an input may be out of the numerical one,
+            in multiples of the mean square along what was not kept. A sample of weight w is, by
+            up to W / w. 0 where the numerical range has the last word.
+        """
+        xp = module_of(x)
+        near: Array = xp.ones(len(x), dtype=bool)
+        if self._everything:
+            return near
+        U = self.factor.vectors  # type: ignore[union-attr]  # Cholesky has full rank
+        inner, size = x @ U, xp.linalg.norm(x, axis=1)
+        left = xp.linalg.norm(x - inner @ U.T, axis=1)
+        allowed = xp.abs(inner) @ self.tilts + MARGIN * self.p * EPS * size
+        allowed += rounding(longest) * xp.linalg.norm(sizes, axis=1)
+        if most == 0:
+            near = (left <= allowed) & (allowed <= CLOSE * size)
         else:
-            weighted = (x @ factor.vectors) ** 2 / factor.values[-factor.rank :]
-            leverage = xp.where(self.residual_of(x) > self.tolerance, np.inf, weighted.sum(axis=1))
-        return leverage
+            near = left <= allowed + self._weak * xp.sqrt(most * self._times(inner))
+        near &= ~((x != 0) & self.unseen).any(axis=1)
+        return near
 
     # ------------------------------------------------------------------ least determined directions
 

@@ -107,6 +107,8 @@ class ModularRange:
             s, z = sums_and_queries(
                 tokens, positions, self.features, self.units.factors(span.q), span.q
             )
+            if len(rows) == 0:
+                break
             h = features_modulo(s[rows], z[rows], span.q)
             found[rows] = ~span.left_over(h).any(axis=1)
         return found

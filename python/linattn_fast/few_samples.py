@@ -61,7 +61,8 @@ def fit_dual(
                     return tokens_of(problem)
 
                 factor = certifying_factor(moments, read, limit)
-                certificate = certificate_from(moments, factor, read=read)
+                data = (problem.tokens, problem.weights, problem.positions)
+                certificate = certificate_from(moments, factor, read=read, data=data)
     root = kernel.root[:, None] / kernel.root.max()
     return assemble(
         dual.solution,

@@ -186,7 +186,10 @@ def _certificate(
 
         limit = as_memory_limit(settings.memory_limit)
         factor = own if own is not None else certifying_factor(moments, read, limit)
-        return certificate_from(moments, factor, read=read)
+        data = None
+        if isinstance(problem, Problem):
+            data = (problem.tokens, problem.weights, problem.positions)
+        return certificate_from(moments, factor, read=read, data=data)
 
 
 def fit(

@@ -1,6 +1,8 @@
-"""Numbers below the smallest normal one, 2^-1022, and whether this thread computes with them.
+"""What a rounding may do, and numbers below the smallest normal one, 2^-1022.
 
-Another library may have told the processor to take them for zero (``torch.set_flush_denormal``, or
+k roundings in a row err by at most gamma(k) = k u / (1 - k u), relative to the result, unless it
+is below 2^-1022, where errors are absolute. Whether this thread computes with such numbers at all
+is another question: another library may have told the processor to take them for zero (``torch.set_flush_denormal``, or
 a library compiled with -ffast-math). Sums then lose what bounds on their rounding count on. The
 compiled core undoes that in its own threads; here it is undone for work in numpy.
 """
@@ -15,6 +17,18 @@ try:
     from . import _cpu
 except ImportError:  # nothing can be undone then, but it can be seen
     _cpu = None  # type: ignore[assignment]
+
+
+UNIT = 2.0**-53
+"""Relative error of one rounding in float64."""
+NARROW_UNIT = 2.0**-24
+"""The same in float32."""
+
+
+def gamma(roundings: float, unit: float = UNIT) -> float:
+    """k u / (1 - k u), which bounds the relative error of k roundings; infinite if k u >= 1."""
+    error = roundings * unit
+    return error / (1 - error) if error < 1 else float("inf")
 
 
 def keeps_subnormals() -> bool:

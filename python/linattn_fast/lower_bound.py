@@ -37,16 +37,11 @@ import numpy as np
 
 from .cancellation import summand_sizes
 from .cholesky import cholesky_in_place
-from .floating_point import gradual_underflow, keeps_subnormals
+from .floating_point import NARROW_UNIT, UNIT, gamma, gradual_underflow, keeps_subnormals
 from .moments import Moments
 from .query_groups import moments_of, query_groups
 from .solve import equilibrate
 from .tokens import Floats
-
-UNIT = 2.0**-53
-"""Relative error of one rounding in float64."""
-NARROW_UNIT = 2.0**-24
-"""The same in float32."""
 
 _FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
 """Of the estimate: the shifts tau that are tried, until one is proved."""
@@ -59,12 +54,6 @@ class Proof:
     bound: float
     """lambda_min is at least this; 0 when nothing was proved."""
     reason: str
-
-
-def gamma(roundings: float, unit: float = UNIT) -> float:
-    """k u / (1 - k u), which bounds the relative error of k roundings; infinite if k u >= 1."""
-    error = roundings * unit
-    return error / (1 - error) if error < 1 else float("inf")
 
 
 def relative_errors(moments: Moments) -> tuple[float, float]:
