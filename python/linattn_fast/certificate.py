@@ -24,6 +24,7 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .block_coverage import BlockCoverage
 from .certificate_source import Source
 from .coverage import Coverage, describe
@@ -162,6 +163,7 @@ class Certificate:
         like: object = ...,
         return_residual: Literal[True],
     ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
+    @same_bits
     def covers(
         self,
         Z: object,
@@ -218,6 +220,7 @@ class Certificate:
             (answer, converted(_per_query(residual, tokens, where))) if return_residual else answer
         )
 
+    @same_bits
     def leverage(
         self,
         Z: object,
@@ -246,6 +249,7 @@ class Certificate:
         answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
         return answer
 
+    @same_bits
     def error_bound(
         self,
         Z: object,
@@ -314,6 +318,7 @@ class Certificate:
         answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
         return answer
 
+    @same_bits
     def null_space(self, k: int) -> Floats:
         """Return the k least determined directions of the coefficients.
 
@@ -333,6 +338,7 @@ class Certificate:
         """
         return self._coverage().least_determined(self._directions(k))[0]
 
+    @same_bits
     def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
         """Say in words what the k least determined directions are.
 

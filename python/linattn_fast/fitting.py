@@ -18,6 +18,7 @@ from typing import Any, Literal
 from .assembling import assemble
 from .automatic import chosen_by_auto
 from .backend import Precision, get_backend
+from .blas_threads import same_bits
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .block_fit import fit_blocks
@@ -176,6 +177,7 @@ def _certificate(
         return certificate_from(moments, factor)
 
 
+@same_bits
 def fit(
     Z: object,
     y: object = None,

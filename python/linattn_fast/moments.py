@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import storage
 from .backend import PRECISIONS, Precision, Progress, get_backend
+from .blas_threads import same_bits
 from .checkpoint import Checkpoint
 from .device import cupy
 from .features import Features, as_features
@@ -118,6 +119,7 @@ class Moments(MomentSums):
 
     # ------------------------------------------------------------------------------- accumulating
 
+    @same_bits
     def update(
         self,
         Z: object,
@@ -335,6 +337,7 @@ class Moments(MomentSums):
 
     # ------------------------------------------------------------------------------------ solving
 
+    @same_bits
     def fit(
         self,
         *,

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import storage
 from .backend import get_backend
+from .blas_threads import same_bits
 from .certificate import Certificate
 from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
@@ -157,6 +158,7 @@ class Fit:
         """Outputs."""
         return len(self.coefficients)
 
+    @same_bits
     def predict(
         self,
         Z: object,

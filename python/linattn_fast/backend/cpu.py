@@ -60,6 +60,19 @@ def multiply_transposed(a: Floats, b: Floats) -> Floats:
     return _cpu.multiply_transposed(a, b, get_num_threads())
 
 
+def factor_cholesky(matrix: Floats) -> int:
+    """Cholesky factor in the lower triangle of a symmetric matrix (p, p) in C order, in place.
+
+    Returns the number, from 1 on, of the first pivot that is not positive, or 0.
+    """
+    return _cpu.factor_cholesky(matrix, get_num_threads())
+
+
+def solve_triangular(factor: Floats, rows: Floats, *, transposed: bool = False) -> None:
+    """Overwrite each row b of rows (k, p) with x where L x = b, or L'x = b."""
+    _cpu.solve_triangular(factor, rows, transposed, get_num_threads())
+
+
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
     """Add to the sums of a softmax layer's normal matrix (csrc/core/query_sums.hpp)."""
     _cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())

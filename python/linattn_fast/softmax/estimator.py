@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..naming import calling
 from ..tokens import Floats, Positions, Tokens
 from .fitting import fit
@@ -78,6 +79,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self.seed = seed
         self.backend = backend
 
+    @same_bits
     def fit(self, X: object, y: object, sample_weight: object = None) -> SoftmaxAttentionRegressor:
         """Learn a layer.
 
