@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import compact
 from ..accumulation import summand_sizes
+from ..blas_threads import unknown_blas
 from ..features import Features, head_coefficients
 from ..non_finite import non_finite_error
 from ..threads import get_num_threads
@@ -52,7 +53,9 @@ def describe() -> str:
         if name != current
     ]
     rest = f"; also compiled: {', '.join(others)}" if others else ""
-    return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
+    blas = unknown_blas()
+    bits = f"; same bits for one setting of the threads of {blas} only" if blas else ""
+    return f"C++ kernels for {current}, {get_num_threads()} threads{rest}{bits}"
 
 
 def multiply_transposed(a: Floats, b: Floats) -> Floats:
