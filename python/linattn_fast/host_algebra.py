@@ -95,8 +95,7 @@ def eigenvalues(matrix: Floats) -> Floats:
 def _reflections(matrix: Floats) -> tuple[Floats, Floats]:
     """Householder vectors with R above them, and their triangular factors, of a QR factorisation.
 
-    LAPACK's recursive way: of a few hundred columns its panels are products too small for threads,
-    where ``dgeqrf`` starts its threads twice a column, which takes far longer on busy machines.
+    LAPACK's recursive way, whose panels are products too, where ``dgeqrf`` goes column by column.
     """
     panel = min(8 if matrix.shape[1] <= _NARROW else 32, *matrix.shape)
     factored, factors, _ = lapack.dgeqrt(panel, np.array(matrix, order="F"), overwrite_a=True)
