@@ -15,7 +15,9 @@ from .backend import cpu
 from .tokens import Floats
 
 _BLOCK = 256
-"""Columns of a block, as in csrc/kernels/block_sizes.hpp."""
+"""Columns of a block of a large matrix, half as many otherwise, as in csrc/core/triangular.cpp."""
+_LARGE = 1536
+"""Rows of a large matrix."""
 _MANY = 16
 """Right-hand sides from which on products pay; with fewer a solve is one reading of L."""
 
@@ -64,5 +66,9 @@ def _compiled(b: Floats) -> bool:
 
 
 def factor_bytes(p: int) -> int:
-    """Bytes that the factorisation works in, beside the matrix: two packed blocks of columns."""
-    return 8 * 2 * p * _BLOCK
+    """Bytes that the factorisation works in, beside the matrix.
+
+    The rows below a block of columns, packed twice, as left and as right factor of a product.
+    """
+    columns = _BLOCK if p >= _LARGE else _BLOCK // 2
+    return 8 * 2 * max(0, p - columns) * columns
