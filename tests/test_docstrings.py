@@ -31,14 +31,30 @@ OPTIONAL = {"dask": "dask.array"} | dict.fromkeys(WITH_TORCH, "torch")
 """What the examples of a module need, or the module itself."""
 
 
+class Finder(doctest.DocTestFinder):
+    """Finds examples of decorated functions too: what they wrap is from the module."""
+
+    def __init__(self):
+        super().__init__(exclude_empty=True)
+
+    def _from_module(self, module, object):
+        return super()._from_module(module, inspect.unwrap(object) if callable(object) else object)
+
+
 @pytest.mark.parametrize("name", ["linattn_fast", *MODULES])
 def test_docstring_examples_are_true(name):
     for module, package in OPTIONAL.items():
         if name == f"linattn_fast.{module}":
             pytest.importorskip(package)
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    outcome = doctest.testmod(importlib.import_module(name), optionflags=flags)
-    assert outcome.failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for example in Finder().find(importlib.import_module(name)):
+        runner.run(example)
+    assert runner.failures == 0
+
+
+def test_examples_of_decorated_functions_are_found():
+    found = {test.name for test in Finder().find(importlib.import_module("linattn_fast.fitting"))}
+    assert "linattn_fast.fitting.fit" in found
 
 
 def test_every_public_function_has_an_example():

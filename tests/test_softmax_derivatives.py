@@ -7,7 +7,6 @@ from conftest import EPS, needs_cpu
 import linattn_fast as la
 from linattn_fast.backend import cpu
 from linattn_fast.softmax.attention import attention, read, sensitivities
-from linattn_fast.softmax.definite import solve_definite, squared
 from linattn_fast.softmax.examples import Examples
 from linattn_fast.softmax.identifiability import identifiability
 from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
@@ -183,22 +182,6 @@ def test_compiled_sums_check_what_they_are_given(change, message):
         cpu._cpu.add_query_sums(**{**given, "cross": fixed})
     with pytest.raises(TypeError):  # a copy would be added to, and lost
         cpu._cpu.add_query_sums(**{**given, "squares": np.zeros((21, 6), np.float32)})
-
-
-@engines
-@pytest.mark.parametrize("n", [1, 47, 48, 49, 200, 650])
-def test_definite_systems_are_solved(rng, n, compiled):
-    rows = rng.standard_normal((n + 30, n))
-    gram = squared(rows, compiled=compiled)
-    assert np.allclose(gram, rows.T @ rows, rtol=0, atol=1e-11)
-    right = rng.standard_normal(n)
-    x = solve_definite(gram.copy(), right, compiled=compiled)
-    # Backward stable: the residual is rounding, relative to ||A|| ||x||
-    assert np.linalg.norm(gram @ x - right) < 100 * n * EPS * np.linalg.norm(gram) * np.linalg.norm(
-        x
-    )
-    gram[n // 2, n // 2] = -1.0
-    assert solve_definite(gram, right, compiled=compiled) is None
 
 
 def test_values_are_least_squares(rng):

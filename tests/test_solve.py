@@ -4,7 +4,7 @@ from conftest import EPS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_fast import cholesky, host_algebra
+from linattn_fast import host_algebra
 from linattn_fast.solve import (
     CholeskyFactor,
     SpectralFactor,
@@ -105,20 +105,6 @@ def test_scaling_alone_is_not_ill_conditioning():
     factor = factorise(G.copy).factorisation
     assert isinstance(factor, CholeskyFactor)
     np.testing.assert_allclose(factor.solve(np.diag(G)[:, None])[:, 0], 1.0, rtol=1e-15)
-
-
-@pytest.mark.parametrize("p", [7, 30, 31, 64])
-def test_cholesky_in_blocks_is_that_of_the_whole(rng, monkeypatch, p):
-    monkeypatch.setattr(cholesky, "_WHOLE_UP_TO", 8)
-    monkeypatch.setattr(cholesky, "_BLOCK", 10)
-    X = rng.standard_normal((p, 2 * p))
-    A = X @ X.T
-    expected = np.linalg.cholesky(A)
-    found, failed = cholesky.cholesky_in_place(A.copy().T)
-    assert failed == 0
-    np.testing.assert_allclose(np.tril(found), expected, rtol=1e-10, atol=1e-12)
-    A[p - 2, p - 2] = -1.0
-    assert cholesky.cholesky_in_place(A.copy().T)[1] == p - 1
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 5), (9, 4), (400, 90), (400, 300)])

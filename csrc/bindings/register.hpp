@@ -10,6 +10,7 @@ void register_floating_point(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);
+void register_triangular(pybind11::module_& module);
 void register_layer(pybind11::module_& module);
 void register_query_sums(pybind11::module_& module);
 

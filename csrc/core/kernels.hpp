@@ -113,6 +113,14 @@ struct Kernels {
   void (*add_outer)(const double* left, const double* right, std::int64_t heads, std::int64_t rows,
                     std::int64_t columns, std::int64_t width, double* out);
 
+  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp). factor_triangle
+  // returns the number of pivots, up to n, before one that is not positive.
+  std::int64_t (*factor_triangle)(double* columns, std::int64_t n, double* reciprocals);
+  // x = L^-1 x for x of triangle_step rows of `width`, as pack_left_rows leaves one panel.
+  void (*substitute)(const double* columns, const double* reciprocals, std::int64_t width, double* x);
+  // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
+  void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
+
   // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);
 };

@@ -12,6 +12,8 @@
 //   block_stride    doubles from one row of a block to the next: one cache line more than the samples, because rows a
 //                   power of two apart would share a few sets of the cache.
 //   group_samples   sequences that are evaluated together.
+//   triangle_step   columns of a triangular system solved by substitution before the matrix product takes over: sixteen or
+//                   so times slower a flop than the product, and 32 of them are a tenth of the flops at 500 rows.
 //   chunk_numbers   coordinates of tokens turned into vectors at a time: 512 x 4 or 8 lanes = 16 or 32 KiB, within L1.
 #pragma once
 
@@ -37,6 +39,7 @@ constexpr std::int64_t block_samples = 256;
 constexpr std::int64_t task_rows = 48;
 constexpr std::int64_t block_stride = block_samples + 8;
 constexpr std::int64_t group_samples = 32;
+constexpr std::int64_t triangle_step = 32;
 constexpr std::int64_t chunk_numbers = 512;
 
 // Tokens (with their targets) turned into vectors at a time.

@@ -27,6 +27,7 @@ namespace {
 #include "maps.hpp"
 #include "token_moments.hpp"
 #include "second_moment.hpp"
+#include "triangle.hpp"
 
 }  // namespace
 
@@ -58,6 +59,9 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        answer_sequence,
                        add_token,
                        add_outer,
+                       factor_triangle,
+                       substitute,
+                       unpack_panel,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

@@ -81,7 +81,6 @@ def assemble(
         # A number of heads changes the coefficients
         coefficient_error=None if isinstance(settings.heads, int) else coefficient_error,
         heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
-        coefficient_error=coefficient_error,
     )
     return Fit(coefficients, features, heads, certificate, info, positions)
 

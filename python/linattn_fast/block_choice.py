@@ -13,12 +13,11 @@ import numpy as np
 from .block_fit import blocks_bytes
 from .choosing import LAPACK_RATE, predict
 from .features import Features
-from .machine import usable_memory
+from .machine import usable_cores, usable_memory
 from .memory import as_memory_limit, estimate_memory
 from .problem import Problem, Settings
 from .query_blocks import Partition, partition
 from .streamed_problem import Data, in_memory
-from .threads import get_num_threads
 from .tokens import Floats, Positions, Tokens
 
 _WORTH_LOOKING = 0.1
@@ -103,5 +102,5 @@ def _worth(cut: Partition, d_out: int, limit: int | None, seconds: float) -> boo
         return False
     p, n = cut.features_at_most.astype(np.float64), cut.samples_of_each
     flops = float((2 * n * p * p + 10 * p**3).sum())
-    own = flops / LAPACK_RATE / get_num_threads() + _SECONDS_A_BLOCK * len(cut.blocks)
+    own = flops / LAPACK_RATE / usable_cores() + _SECONDS_A_BLOCK * len(cut.blocks)
     return own < seconds

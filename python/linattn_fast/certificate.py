@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .certificate_source import Source
 from .coverage import describe
 from .device import module_of, on_device, to_host
@@ -165,6 +166,7 @@ class Certificate:
         like: object = ...,
         return_residual: Literal[True],
     ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
+    @same_bits
     def covers(
         self,
         Z: object,
@@ -233,6 +235,7 @@ class Certificate:
             return answer
         return answer, converted(_per_query(residual, tokens, where))
 
+    @same_bits
     def leverage(
         self,
         Z: object,
@@ -264,6 +267,7 @@ class Certificate:
         answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
         return answer
 
+    @same_bits
     def error_bound(
         self,
         Z: object,
@@ -335,6 +339,7 @@ class Certificate:
         answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
         return answer
 
+    @same_bits
     def null_space(self, k: int) -> Floats:
         """Return the k least determined directions of the coefficients.
 
@@ -354,6 +359,7 @@ class Certificate:
         """
         return self._source().coverage.least_determined(self._directions(k))[0]
 
+    @same_bits
     def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
         """Say in words what the k least determined directions are.
 

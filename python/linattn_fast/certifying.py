@@ -12,6 +12,7 @@ from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from .backend import get_backend
+from .blas_threads import same_bits
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .cancellation import feature_sizes, summand_sizes
 from .certificate import Certificate, Verdict
@@ -239,6 +240,7 @@ def certificate_from(
     )
 
 
+@same_bits
 def certify(
     Z: object,
     *,

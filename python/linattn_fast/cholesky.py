@@ -1,49 +1,74 @@
-"""Cholesky factorisation in place, of any size.
+"""Cholesky factorisation in place, and systems with its factor, of any size.
 
-LAPACK's dpotrf, as OpenBLAS parallelises it in some of SciPy's wheels, writes past its work space
-and ends the process for matrices of about 17,000 rows. So it only ever sees blocks:
-
-    [ A11  .  ]   [ L11   .  ]       L21 = A21 L11'^-1
-    [ A21 A22 ] = [ L21  L22 ] ..    A22 -= L21 L21'
+Both run on our own kernels and threads (``csrc/core/triangular.*``), so that their bits depend on
+sizes alone; without the compiled extension, LAPACK does the same on one thread. A factor L is in C
+order, and what is above its diagonal is undefined. LAPACK reads it as the upper triangle L' in
+Fortran order, without a copy.
 """
 
 from __future__ import annotations
 
-from scipy.linalg import blas, lapack
+import numpy as np
+from scipy.linalg import lapack
 
+from .backend import cpu
 from .tokens import Floats
 
-_WHOLE_UP_TO = 4096
-_BLOCK = 2048
+_BLOCK = 256
+"""Columns of a block of a large matrix, half as many otherwise, as in csrc/core/triangular.cpp."""
+_LARGE = 1536
+"""Rows of a large matrix."""
+_MANY = 16
+"""Right-hand sides from which on products pay; with fewer a solve is one reading of L."""
 
 
 def cholesky_in_place(matrix: Floats) -> tuple[Floats, int]:
-    """Lower factor of a symmetric matrix (p, p) in Fortran order, which is overwritten.
+    """Lower factor of a symmetric matrix (p, p) in C or Fortran order, which is overwritten.
 
-    Returns the factor, whose strict upper triangle is undefined, and LAPACK's number of the first
-    pivot that is not positive, or 0.
+    Returns the factor in C order, whose strict upper triangle is undefined, and the number, from 1
+    on, of the first pivot that is not positive, or 0.
     """
-    p = len(matrix)
-    if p <= _WHOLE_UP_TO:
-        factor, failed = lapack.dpotrf(matrix, lower=True, clean=False, overwrite_a=True)
-        return factor, int(failed)
-    for k in range(0, p, _BLOCK):
-        end = min(k + _BLOCK, p)
-        corner, failed = lapack.dpotrf(matrix[k:end, k:end], lower=True, clean=False)
-        if failed:
-            return matrix, k + int(failed)
-        matrix[k:end, k:end] = corner
-        if end == p:
-            break
-        panel = blas.dtrsm(1.0, corner, matrix[end:, k:end], side=1, lower=1, trans_a=1)
-        matrix[end:, k:end] = panel
-        for j in range(end, p, _BLOCK):
-            last = min(j + _BLOCK, p)
-            # Transposed on both sides: the product comes in C order, the matrix is in Fortran's
-            matrix[j:, j:last].T[...] -= panel[j - end : last - end] @ panel[j - end :].T
-    return matrix, 0
+    # A symmetric matrix is its transpose
+    rows = np.ascontiguousarray(matrix.T if matrix.flags.f_contiguous else matrix)
+    if cpu.MISSING is None:
+        return rows, cpu.factor_cholesky(rows)
+    upper, failed = lapack.dpotrf(rows.T, lower=False, clean=False, overwrite_a=True)
+    wrong = np.isnan(np.diagonal(upper))  # which OpenBLAS takes for positive
+    return upper.T, int(failed) or (int(np.argmax(wrong)) + 1 if wrong.any() else 0)
+
+
+def upper_factor(factor: Floats) -> Floats:
+    """L' in Fortran order, for LAPACK."""
+    return np.ascontiguousarray(factor).T
+
+
+def cholesky_solve(factor: Floats, b: Floats) -> Floats:
+    """x with L L' x = b (p, k)."""
+    if not _compiled(b):
+        return np.asarray(lapack.dpotrs(upper_factor(factor), b, lower=False)[0])
+    L, rows = np.ascontiguousarray(factor), np.array(b.T, dtype=np.float64, order="C")
+    cpu.solve_triangular(L, rows)
+    cpu.solve_triangular(L, rows, transposed=True)
+    return rows.T
+
+
+def solve_lower(factor: Floats, b: Floats) -> Floats:
+    """x with L x = b (p, k)."""
+    if not _compiled(b):
+        return np.asarray(lapack.dtrtrs(upper_factor(factor), b, lower=False, trans=1)[0])
+    rows = np.array(b.T, dtype=np.float64, order="C")
+    cpu.solve_triangular(np.ascontiguousarray(factor), rows)
+    return rows.T
+
+
+def _compiled(b: Floats) -> bool:
+    return cpu.MISSING is None and b.ndim == 2 and b.shape[1] >= _MANY
 
 
 def factor_bytes(p: int) -> int:
-    """Bytes that the factorisation works in, beside the matrix."""
-    return 0 if p <= _WHOLE_UP_TO else 8 * 2 * p * _BLOCK
+    """Bytes that the factorisation works in, beside the matrix.
+
+    The rows below a block of columns, packed twice, as left and as right factor of a product.
+    """
+    columns = _BLOCK if p >= _LARGE else _BLOCK // 2
+    return 8 * 2 * max(0, p - columns) * columns

@@ -21,10 +21,9 @@ import math
 from dataclasses import dataclass
 
 from .features import Features
-from .machine import usable_memory
+from .machine import usable_cores, usable_memory
 from .memory import estimate_memory, in_words
 from .restarts import TOLERANCE
-from .threads import get_num_threads
 from .tokens import Positions
 
 # Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
@@ -74,8 +73,12 @@ def predict(
     *,
     proof: bool,
 ) -> Costs:
-    """Seconds of each solver; ``columns`` are samples, or sequences for "all"."""
-    q, k, p, threads = features.n_pairs, features.n_queries, features.count, get_num_threads()
+    """Seconds of each solver on all cores; ``columns`` are samples, or sequences for "all".
+
+    Not on the threads that are set: solvers differ in the last bits, and results are to have the
+    same ones for every number of threads.
+    """
+    q, k, p, threads = features.n_pairs, features.n_queries, features.count, usable_cores()
     triples = positions == "all" and features.everything
     gram = columns * (q**3 / 3 if triples else q * q * k * k / 2)
     factor = (2 if proof else 1) * p**3 / 3
@@ -94,7 +97,7 @@ def predict(
 def predict_orthogonal(features: Features, n_samples: int) -> float:
     """Seconds of solver "qr": a triangle of the features, and its singular values and vectors."""
     p = features.count
-    return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE / get_num_threads()
+    return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE
 
 
 def _refusal(features: Features, estimate: dict[str, int], limit: int | None) -> MemoryError:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .backend import Precision, get_backend
+from .blas_threads import same_bits
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .dask_parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 from .doubtful_data import warn_of_interpolation
@@ -203,6 +204,7 @@ def _kind(
     return Kind(as_positions(positions), features, name, as_precision(precision), threads)
 
 
+@same_bits
 def moments(
     Z: Any,
     y: Any = None,
@@ -247,6 +249,7 @@ def moments(
     return _Cluster(Z, y, sample_weight, kind).moments()
 
 
+@same_bits
 def fit(
     Z: Any,
     y: Any = None,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .backend import Precision
+from .blas_threads import same_bits
 from .features import Features, as_features
 from .left_out import require_none_left_out
 from .moments import Moments
@@ -113,6 +114,7 @@ class Part:
         # checking them again puts that right
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}
 
+    @same_bits
     def moments(self) -> Moments | None:
         """Moments of the part; None when it is empty."""
         kind, total = self.kind, None
@@ -171,6 +173,7 @@ class Part:
         """See :meth:`NormalOperator.gradient`; None when the part is empty."""
         return self._summed(NormalOperator.gradient, C)
 
+    @same_bits
     def _summed(self, method: Callable[..., Sums], *arrays: Floats) -> Sums | None:
         """Results of a method of the normal equations of each batch, added up."""
         arrays = tuple(np.require(C, np.float64, ["C", "ALIGNED"]) for C in arrays)

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .features import Features
 from .heads import Heads
 from .tokens import Array, Floats, Positions, as_positions, as_size
@@ -87,6 +88,7 @@ def _observed(truth: Heads, Z: Floats, positions: Positions, noise: float, rng: 
     return y
 
 
+@same_bits
 def random_linear_attention(
     N: int,
     n: int,
@@ -144,6 +146,7 @@ def random_linear_attention(
     return LayerDataset(Z, _observed(truth, Z, positions, noise, rng), truth)
 
 
+@same_bits
 def associative_memory(
     N: int,
     d: int = 4,
@@ -215,6 +218,7 @@ def _orthonormal(gaussian: Floats) -> Floats:
     return np.asarray(Q * signs[:, None, :])
 
 
+@same_bits
 def in_context_regression(
     N: int,
     n: int,

@@ -52,6 +52,11 @@ def reciprocal_condition(factor: Floats, norm: float) -> float:
     return 1 / (norm * max(largest, other))
 
 
+def multiply_transposed(a: Floats, b: Floats) -> Floats:
+    """a b', (n, m), of a (n, k) and b (m, k)."""
+    return a @ b.T
+
+
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
     """x with L L' x = b (p, k), which may be overwritten."""
     x: Floats = cupyx("lapack").potrs(factor, b, True)

@@ -33,6 +33,7 @@ from .solve import (
     CholeskyFactor,
     SpectralFactor,
     add_to_diagonal,
+    algebra_of,
     power_of_two_scale,
     try_cholesky,
 )
@@ -78,8 +79,9 @@ class Kernel:
 
     def matrix(self, ridge: float) -> Floats:
         """K + ridge I, (N, N)."""
-        K = self.s @ self.s.T
-        K *= self.z @ self.z.T
+        multiply_transposed = algebra_of(self.s).multiply_transposed
+        K: Floats = multiply_transposed(self.s, self.s)
+        K *= multiply_transposed(self.z, self.z)
         K *= self.root
         K *= self.root[:, None]
         add_to_diagonal(K, ridge)

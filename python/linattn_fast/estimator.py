@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from .backend import Precision
+from .blas_threads import same_bits
 from .certificate import Certificate
 from .device import to_host
 from .features import Features
@@ -132,6 +133,7 @@ class LinearAttentionRegressor(SequenceRegressor):
 
     # ----------------------------------------------------------------------------------- learning
 
+    @same_bits
     def fit(self, X: object, y: object, sample_weight: object = None) -> LinearAttentionRegressor:
         """Learn from all data, and refine the solution on it.
 
@@ -169,6 +171,7 @@ class LinearAttentionRegressor(SequenceRegressor):
         self.n_features_in_ = result.d
         return self
 
+    @same_bits
     def partial_fit(
         self, X: object, y: object, sample_weight: object = None
     ) -> LinearAttentionRegressor:

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .device import brought_over, module_of, on_device, to_host
 from .non_finite import non_finite_error
 from .prefixes import Samples, occurring_pairs
@@ -144,6 +145,7 @@ class Features:
             self._chosen_queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
 
     @classmethod
+    @same_bits
     def active(
         cls, Z: object, *, offsets: object = None, positions: Positions = "last"
     ) -> Features:
@@ -282,6 +284,7 @@ class Features:
             + (", the others zero in the data)" if self.others_are_zero else ")")
         )
 
+    @same_bits
     def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
         """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
         dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
@@ -303,6 +306,7 @@ class Features:
             s[first : first + 64] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
         return s, Z[:, -1][:, xp.asarray(self.queries)].astype(np.float64)
 
+    @same_bits
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
         """h = s (x) z of each sample, (samples, count)."""
         s, z = self.samples(tokens, positions)
@@ -363,6 +367,7 @@ def _finite(values: Floats, tokens: Tokens) -> Floats:
     return values
 
 
+@same_bits
 def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     """Compute the features h(Z) themselves, for tests and small work.
 
@@ -387,6 +392,7 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
         return _finite(features_of(tokens), tokens)
 
 
+@same_bits
 def paper_features(Z: object, *, offsets: object = None) -> Floats:
     """Compute the paper's literal features, for comparison.
 

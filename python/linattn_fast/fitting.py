@@ -19,6 +19,7 @@ from .accuracy import converged, doubts_of, error_of_factorised
 from .assembling import assemble
 from .automatic import chosen_by_auto, may_factorise
 from .backend import Precision, get_backend
+from .blas_threads import same_bits
 from .block_choice import as_blocks
 from .block_factors import factorise_moments, try_cholesky_of_moments
 from .block_fit import fit_blocks
@@ -192,6 +193,7 @@ def _certificate(
         return certificate_from(moments, factor, read=read, data=data)
 
 
+@same_bits
 def fit(
     Z: object,
     y: object = None,

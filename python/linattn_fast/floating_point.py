@@ -2,9 +2,10 @@
 
 k roundings in a row err by at most gamma(k) = k u / (1 - k u), relative to the result, unless it
 is below 2^-1022, where errors are absolute. Whether this thread computes with such numbers at all
-is another question: another library may have told the processor to take them for zero (``torch.set_flush_denormal``, or
-a library compiled with -ffast-math). Sums then lose what bounds on their rounding count on. The
-compiled core undoes that in its own threads; here it is undone for work in numpy.
+is another question: a library may have told the processor to take them for zero
+(``torch.set_flush_denormal``, or one compiled with -ffast-math). Sums then lose what bounds on
+their rounding count on. The compiled core undoes that in its own threads; here it is undone for
+work in numpy.
 """
 
 from __future__ import annotations

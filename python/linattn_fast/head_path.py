@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .blas_threads import same_bits
 from .few_heads import FewHeads, Optimum, require_every_feature
 from .fitting import fit_moments
 from .heads import Heads
@@ -62,6 +63,7 @@ class HeadPath:
         return ax
 
 
+@same_bits
 def head_path(moments: Moments, max_heads: int, *, alpha: float = 0.0) -> HeadPath:
     """Fit with 1, 2, .. max_heads heads, to see what each head is worth.
 

@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from .backend import get_backend
+from .blas_threads import same_bits
 from .device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
 from .features import head_coefficients
 from .floats import as_matrix
@@ -133,6 +134,7 @@ class Heads:
     def __repr__(self) -> str:
         return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
 
+    @same_bits
     def __call__(
         self,
         Z: object,
@@ -170,6 +172,7 @@ class Heads:
         return answer
 
     @on_own_device
+    @same_bits
     def coefficients(self) -> Floats:
         """Expand the heads in the cubic features.
 
@@ -181,6 +184,7 @@ class Heads:
         return head_coefficients(self.V, self.Q)
 
     @classmethod
+    @same_bits
     def from_weights(cls, weights: Mapping[str, Any], layout: Layout = PLAIN) -> Heads:
         """Heads of an attention layer with other parameters.
 
@@ -201,6 +205,7 @@ class Heads:
         """
         return cls(*heads_of(recognised(weights, layout), layout))
 
+    @same_bits
     def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
         """Parameters of an attention layer that computes the same; numpy arrays.
 
@@ -272,6 +277,7 @@ class Heads:
         V, Q = to_host(self.V), to_host(self.Q)
         return layer_of(V, Q, positions, dtype, device, requires_grad)
 
+    @same_bits
     def normalized(self) -> Heads:
         """Bring the heads into normal form; they compute the same function.
 
@@ -306,6 +312,7 @@ class Heads:
             return self.get().normalized().put(self)
         return Heads(*normal_form(self.V, self.Q), self.recovery)
 
+    @same_bits
     def distance(self, other: Heads) -> float:
         """Frobenius norm of the difference of coefficients: 0 when the functions are the same.
 
@@ -329,6 +336,7 @@ class Heads:
         mine, theirs = (to_host(heads.coefficients()) for heads in (self, other))
         return float(np.linalg.norm(mine - theirs))
 
+    @same_bits
     def generate(
         self,
         Z0: object,

@@ -1,6 +1,9 @@
-"""Dense factorisations on the host, by SciPy's LAPACK.
+"""Dense linear algebra on the host.
 
-:mod:`linattn_fast.device_algebra` has the same functions for CuPy arrays.
+Products, Cholesky factorisations and systems with them run on our own kernels where they are large
+(:mod:`linattn_fast.cholesky`), the rest is SciPy's LAPACK, on one thread of BLAS
+(:mod:`linattn_fast.blas_threads`). :mod:`linattn_fast.device_algebra` has the same functions for
+CuPy arrays.
 """
 
 from __future__ import annotations
@@ -8,28 +11,54 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, eigh, lapack
 from scipy.linalg import eigvalsh as _eigvalsh
-from scipy.linalg import solve_triangular as _solve_triangular
 from scipy.linalg import svd as _svd
 
-from .cholesky import cholesky_in_place
+from .backend import cpu
+from .cholesky import cholesky_in_place, cholesky_solve, solve_lower, upper_factor
 from .tokens import Floats
+
+__all__ = [
+    "cholesky",
+    "cholesky_solve",
+    "cholesky_times",
+    "complement_of",
+    "eigenpairs",
+    "eigenvalues",
+    "multiply_transposed",
+    "product",
+    "reciprocal_condition",
+    "solve_lower",
+    "svd",
+    "triangle_of",
+]
 
 _NARROW = 256
 """Columns of a matrix that is factorised in narrow panels."""
 
 
-def product(a: Floats, b: Floats) -> Floats:
-    """a @ b by SciPy's BLAS, in Fortran order.
+_LARGE = 1 << 22
+"""Multiply-adds of a product from which on our own threads are worth their start."""
 
-    numpy's BLAS has threads of its own, which spin for a while after a product; between many small
-    factorisations by SciPy's LAPACK they make those several times as slow.
-    """
+
+def product(a: Floats, b: Floats) -> Floats:
+    """a @ b, in Fortran order."""
     if 0 in (*a.shape, *b.shape):
         return np.zeros((len(a), b.shape[1]), order="F")
+    if cpu.MISSING is None and a.size * b.shape[1] >= _LARGE:
+        # Transposed: the product of the core has rows side by side
+        return cpu.multiply_transposed(np.ascontiguousarray(b.T), np.ascontiguousarray(a)).T
+    # SciPy's BLAS and not numpy's, which is another copy of it with threads of its own
     (left, flip_left), (right, flip_right) = (
         (x, False) if x.flags.f_contiguous else (x.T, True) for x in (a, b)
     )
     return np.asarray(blas.dgemm(1.0, left, right, trans_a=flip_left, trans_b=flip_right))
+
+
+def multiply_transposed(a: Floats, b: Floats) -> Floats:
+    """a b', (n, m), of a (n, k) and b (m, k)."""
+    if cpu.MISSING is None and a.size * len(b) >= _LARGE:
+        return cpu.multiply_transposed(np.ascontiguousarray(a), np.ascontiguousarray(b))
+    return np.asarray(a @ b.T)
 
 
 def cholesky(matrix: Floats) -> tuple[Floats, int]:
@@ -37,29 +66,19 @@ def cholesky(matrix: Floats) -> tuple[Floats, int]:
 
     The strict upper triangle of L is undefined. 0 where no pivot fails.
     """
-    # The transpose of a C-ordered symmetric matrix is itself, in the order LAPACK wants.
-    return cholesky_in_place(matrix.T)
+    return cholesky_in_place(matrix)
 
 
 def reciprocal_condition(factor: Floats, norm: float) -> float:
     """Estimate 1 / (||A|| ||A^-1||) in the 1-norm, from L and the norm of A = L L'."""
-    return float(lapack.dpocon(factor, norm, uplo="L")[0])
-
-
-def cholesky_solve(factor: Floats, b: Floats) -> Floats:
-    """x with L L' x = b (p, k)."""
-    return np.asarray(lapack.dpotrs(factor, b, lower=True)[0])
+    return float(lapack.dpocon(upper_factor(factor), norm, uplo="U")[0])
 
 
 def cholesky_times(factor: Floats, x: Floats) -> Floats:
     """L L' x for x (p,)."""
-    y = blas.dtrmv(factor, x, lower=True, trans=True)
-    return np.asarray(blas.dtrmv(factor, y, lower=True))
-
-
-def solve_lower(factor: Floats, b: Floats) -> Floats:
-    """x with L x = b (p, k)."""
-    return np.asarray(_solve_triangular(factor, b, lower=True, check_finite=False))
+    upper = upper_factor(factor)
+    y = blas.dtrmv(upper, x)
+    return np.asarray(blas.dtrmv(upper, y, trans=True))
 
 
 def eigenpairs(matrix: Floats) -> tuple[Floats, Floats]:
@@ -76,8 +95,7 @@ def eigenvalues(matrix: Floats) -> Floats:
 def _reflections(matrix: Floats) -> tuple[Floats, Floats]:
     """Householder vectors with R above them, and their triangular factors, of a QR factorisation.
 
-    LAPACK's recursive way: of a few hundred columns its panels are products too small for threads,
-    where ``dgeqrf`` starts its threads twice a column, which takes far longer on busy machines.
+    LAPACK's recursive way, whose panels are products too, where ``dgeqrf`` goes column by column.
     """
     panel = min(8 if matrix.shape[1] <= _NARROW else 32, *matrix.shape)
     factored, factors, _ = lapack.dgeqrt(panel, np.array(matrix, order="F"), overwrite_a=True)

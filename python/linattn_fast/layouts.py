@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from .blas_threads import same_bits
 from .floats import as_array
 from .tokens import Array, Floats, as_size
 
@@ -113,6 +114,7 @@ class Layout:
         for name in self.names or ():
             _one_of(name, tuple(NAMES), "names")
 
+    @same_bits
     def factor(self, H: int, d: int, d_k: int | None) -> float:
         """What V has to be multiplied with, of H heads."""
         if isinstance(self.scale, str):

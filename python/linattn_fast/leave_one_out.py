@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .device import to_host
 from .features import Features
 from .moments import Moments
@@ -101,6 +102,7 @@ def _chunks(
         first = last
 
 
+@same_bits
 def leave_one_out(
     Z: object,
     y: object,

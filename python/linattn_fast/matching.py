@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from .blas_threads import same_bits
 from .heads import Heads
 from .tokens import Floats
 
@@ -83,6 +84,7 @@ def _mixing(a: Heads, b: Heads) -> Floats:
     return np.asarray((V + np.linalg.pinv(Q)) / 2)
 
 
+@same_bits
 def match_heads(a: Heads, b: Heads) -> HeadMatch:
     """Align heads b to heads a, up to permutation and scale and up to mixing.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import storage
 from .backend import PRECISIONS, Precision, Progress, get_backend
+from .blas_threads import same_bits
 from .checkpoint import Checkpoint
 from .device import cupy
 from .doubtful_data import warn_of_padding
@@ -121,6 +122,7 @@ class Moments(MomentSums):
 
     # ------------------------------------------------------------------------------- accumulating
 
+    @same_bits
     def update(
         self,
         Z: object,
@@ -349,6 +351,7 @@ class Moments(MomentSums):
 
     # ------------------------------------------------------------------------------------ solving
 
+    @same_bits
     def fit(
         self,
         *,

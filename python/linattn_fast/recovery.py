@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from .blas_threads import same_bits
 from .device import to_host
 from .features import feature_count
 from .floats import as_matrix
@@ -66,6 +67,7 @@ def _by_svd(search: Search, max_heads: int | None, tol: float) -> Heads:
     return search.report("svd", svd_heads(search.factors, count), "asked for")
 
 
+@same_bits
 def recover_heads(
     coefficients: object,
     d: int,

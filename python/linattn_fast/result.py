@@ -9,6 +9,7 @@ import numpy as np
 
 from . import storage
 from .backend import get_backend
+from .blas_threads import same_bits
 from .certificate import Certificate
 from .chosen_layer import outputs_of
 from .device import device_of, frozen, on_device, to_host
@@ -61,9 +62,6 @@ class FitInfo:
     order; None where it is not known, and ``reason`` then says why."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
-    coefficient_error: float | None = None
-    """Of "pcg": bound on the relative error of the coefficients, of the output that is worst, in
-    the Euclidean norm; None where it is unknown, and for the other solvers."""
 
     def __str__(self) -> str:
         stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())
@@ -171,6 +169,7 @@ class Fit:
         """Outputs."""
         return len(self.coefficients)
 
+    @same_bits
     def predict(
         self,
         Z: object,

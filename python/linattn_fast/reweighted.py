@@ -26,9 +26,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError
 
 from .bilinear import CALL_FLOPS, Budget
+from .cholesky import cholesky_in_place, cholesky_solve
 from .features import pair_count, pair_table
 from .ranks import split_evenly
 from .solve import EPS
@@ -159,9 +160,10 @@ class Reweighting:
         values = [(self.units_L * L[:, :, None]).ravel(), (self.units_R * R).ravel()]
         system = _sums(self.entries, np.concatenate(values), n * n).reshape(n, n)
         system[np.diag_indices_from(system)] += mu * float(np.trace(system)) / n
-        # Transposed, and so in LAPACK's order: nothing is copied, and the lower half is faster
-        factor = cho_factor(system.T, lower=True, overwrite_a=True, check_finite=False)
-        return np.asarray(cho_solve(factor, right, check_finite=False)[self.place] * self.unit)
+        factor, failed = cholesky_in_place(system)
+        if failed:
+            raise LinAlgError(f"pivot {failed} of {n} is not positive")
+        return np.asarray(cholesky_solve(factor, right[:, None])[:, 0][self.place] * self.unit)
 
     def _step(self, X: Floats, e: float, right: Floats, T: Floats) -> Floats:
         L, R = X @ X.T, X.T @ X

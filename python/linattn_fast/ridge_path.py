@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from .blas_threads import same_bits
 from .block_factors import factorise_moments
 from .device import brought_over, to_host
 from .features import Features
@@ -142,6 +143,7 @@ def decomposed(moments: Moments) -> list[EigenBlock]:
     return blocks
 
 
+@same_bits
 def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     """Fit with every alpha, all from one eigendecomposition of the second moment.
 
@@ -216,6 +218,7 @@ def _errors_of(moments: Moments, coefficients: Floats) -> Floats:
     return np.asarray(np.maximum(0.0, (energy + quadratic) / moments.required_weight()))
 
 
+@same_bits
 def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
     """Choose a ridge by K-fold cross-validation, without touching the data again.
 

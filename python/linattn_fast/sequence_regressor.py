@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from .blas_threads import same_bits
 from .naming import calling
 from .tokens import Array, Positions, Tokens, as_tokens
 
@@ -83,6 +84,7 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         """Raise NotFittedError before the first fit."""
         check_is_fitted(self)
 
+    @same_bits
     def predict(self, X: object) -> Array | list[Array]:
         """Apply the learned layer.
 
@@ -105,6 +107,7 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
             return objects
         return y
 
+    @same_bits
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """R^2, the mean over outputs; every token that has a target counts.
 

@@ -1,4 +1,7 @@
-"""How many threads the compiled code uses. Results have the same bits for every number."""
+"""How many threads the compiled code uses. Results have the same bits for every number.
+
+:mod:`linattn_fast.blas_threads` has what BLAS does meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,10 @@ def set_num_threads(n: int | None) -> None:
 
     Notes
     -----
-    The eigendecompositions and factorisations are SciPy's; the threads of its BLAS are set by its
-    own variables or by ``threadpoolctl``.
+    Results have the same bits for every number. Products, Cholesky factorisations and triangular
+    systems run on these threads. What is left to numpy and SciPy (eigenvalues, singular values, QR)
+    runs on one thread of BLAS, because its sums would otherwise depend on how many there are; your
+    own setting of BLAS threads is as before after each call.
 
     Examples
     --------

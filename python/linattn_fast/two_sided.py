@@ -1,8 +1,7 @@
-"""L X R' without BLAS: its threads would take the processors from the passes between its calls.
+"""L X R' without BLAS, whose one thread would leave the other processors idle between passes.
 
-The threads of a BLAS wait for their next call by spinning, for tens of milliseconds. In an
-iteration that goes back and forth between passes over the data and small matrix products, that is
-the time of a pass; so these products run on the threads of the passes, which end with each call.
+An iteration goes back and forth between passes over the data and small matrix products; these run
+on the threads of the passes, which end with each call.
 """
 
 from __future__ import annotations

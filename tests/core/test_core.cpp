@@ -1,5 +1,6 @@
 // The core without Python, against the definitions written as loops. Runs wherever the core compiles: on this
 // machine, and for arm64 under an emulator.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -13,6 +14,7 @@
 #include "../../csrc/core/normal_equations.hpp"
 #include "../../csrc/core/query_sums.hpp"
 #include "../../csrc/core/scan.hpp"
+#include "../../csrc/core/triangular.hpp"
 
 using namespace linattn;
 
@@ -257,6 +259,53 @@ void test_matrix_product(const Kernels& kernels, std::int64_t rows, std::int64_t
   }
 }
 
+// L L' = A, the first pivot that is not positive, L x = b and L'x = b; the same bits on one thread and on three.
+void test_triangular(const Kernels& kernels, std::int64_t n, std::int64_t rows, std::mt19937& random) {
+  std::normal_distribution<double> gauss;
+  const Monitor monitor = [](std::int64_t) {};
+  const auto at = [n](std::int64_t i, std::int64_t j) { return std::size_t(i * n + j); };
+  std::vector<double> matrix(std::size_t(n * n)), b(std::size_t(rows * n));
+  for (double& x : b) x = gauss(random);
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < i; ++j) matrix[at(i, j)] = matrix[at(j, i)] = gauss(random) / double(n);
+    matrix[at(i, i)] = 2;
+  }
+  std::vector<double> first;
+  for (const int threads : {1, 3}) {
+    std::vector<double> factor = matrix;
+    check(factor_cholesky(kernels, factor.data(), n, threads, monitor) == 0, "Cholesky", kernels.name, n, rows);
+    for (std::int64_t i = 0; i < n; ++i) std::fill(&factor[at(i, i)] + 1, factor.data() + (i + 1) * n, 0.0);
+    std::vector<double> product(matrix.size()), results;
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t k = 0; k <= std::min(i, j); ++k) product[at(i, j)] += factor[at(i, k)] * factor[at(j, k)];
+      }
+    }
+    check(close(product, matrix, 1e-13), "L L'", kernels.name, n, rows);
+    results = factor;
+    for (const Side side : {Side::lower, Side::transposed}) {
+      std::vector<double> x = b, back(b.size());
+      solve_triangular(kernels, factor.data(), n, side, x.data(), rows, threads, monitor);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t i = 0; i < n; ++i) {
+          for (std::int64_t k = 0; k < n; ++k) {
+            back[at(r, i)] += (side == Side::lower ? factor[at(i, k)] : factor[at(k, i)]) * x[at(r, k)];
+          }
+        }
+      }
+      check(close(back, b, 1e-12), "triangular system", kernels.name, n, rows);
+      results.insert(results.end(), x.begin(), x.end());
+    }
+    if (first.empty()) first = results;
+    check(results == first, "bits of a triangular system", kernels.name, n, rows);
+    for (const std::int64_t place : {std::int64_t(0), n / 2, n - 1}) {
+      std::vector<double> wrong = matrix;
+      wrong[at(place, place)] = -1;
+      check(factor_cholesky(kernels, wrong.data(), n, threads, monitor) == place + 1, "pivot", kernels.name, n, rows);
+    }
+  }
+}
+
 void test_layer(const Kernels& kernels, const Problem& problem, Positions positions, std::int64_t heads,
                 std::int64_t d_out, std::mt19937& random) {
   const std::int64_t d = problem.d;
@@ -392,6 +441,9 @@ int main() {
       for (const std::int64_t columns : {1, 5, 33}) {
         for (const std::int64_t inner : {0, 1, 16, 255, 600}) test_matrix_product(*set.kernels, rows, columns, inner, random);
       }
+    }
+    for (const std::int64_t n : {1, 31, 33, 130, 300}) {
+      for (const std::int64_t count : {1, 50}) test_triangular(*set.kernels, n, count, random);
     }
     for (const std::int64_t count : {1, 16, 255, 600, 1100}) {
       test_query_sums(*set.kernels, count, 1, 1, 1, random);

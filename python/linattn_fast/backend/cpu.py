@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import compact
 from ..accumulation import summand_sizes
+from ..blas_threads import unknown_blas
 from ..features import Features, head_coefficients
 from ..non_finite import non_finite_error
 from ..threads import get_num_threads
@@ -49,12 +50,27 @@ def describe() -> str:
         if name != current
     ]
     rest = f"; also compiled: {', '.join(others)}" if others else ""
-    return f"C++ kernels for {current}, {get_num_threads()} threads{rest}"
+    blas = unknown_blas()
+    bits = f"; same bits for one setting of the threads of {blas} only" if blas else ""
+    return f"C++ kernels for {current}, {get_num_threads()} threads{rest}{bits}"
 
 
 def multiply_transposed(a: Floats, b: Floats) -> Floats:
     """a b', (n, m), of a (n, k) and b (m, k), on our own threads."""
     return _cpu.multiply_transposed(a, b, get_num_threads())
+
+
+def factor_cholesky(matrix: Floats) -> int:
+    """Cholesky factor in the lower triangle of a symmetric matrix (p, p) in C order, in place.
+
+    Returns the number, from 1 on, of the first pivot that is not positive, or 0.
+    """
+    return _cpu.factor_cholesky(matrix, get_num_threads())
+
+
+def solve_triangular(factor: Floats, rows: Floats, *, transposed: bool = False) -> None:
+    """Overwrite each row b of rows (k, p) with x where L x = b, or L'x = b."""
+    _cpu.solve_triangular(factor, rows, transposed, get_num_threads())
 
 
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.stats import beta
 
+from ..blas_threads import same_bits
 from ..datasets import Seed, _generator
 from ..host_algebra import triangle_of
 from ..program_certificate import ProgramCertificate
@@ -46,6 +47,7 @@ Method = Literal["auto", "invariants", "exhaustive", "sampled"]
 Progress: TypeAlias = bool | Callable[[int, Any], object]
 
 
+@same_bits
 def certify(
     fit: Fit,
     program: Program,

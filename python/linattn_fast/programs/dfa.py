@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..datasets import Seed, _generator
 from ..floats import as_array
 from ..heads import Heads
@@ -259,6 +260,7 @@ class DfaSimulator(Simulator):
         ]
         return [*table, *(self._letter(t, a) for t, a in enumerate(letters)), self._start()]
 
+    @same_bits
     def execute(
         self,
         automaton: Automaton,
@@ -287,6 +289,7 @@ class DfaSimulator(Simulator):
         """
         return self.states(self.run(heads, self.context(automaton, word), self.length))
 
+    @same_bits
     def states(self, run: Run) -> list[int]:
         """The states that a run went through.
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from ..blas_threads import same_bits
 from ..features import Features
 from ..heads import Heads
 from ..host_algebra import product
@@ -92,6 +93,7 @@ class Layer:
         table[j, k] = table[k, j] = np.arange(len(self.pairs))
         return table
 
+    @same_bits
     def action(self, z: Floats) -> Action:
         """What a token (d,) does."""
         name = z.tobytes()
@@ -110,6 +112,7 @@ class Layer:
             self._bytes += kept_bytes
         return action
 
+    @same_bits
     def sums(self, Z: Floats) -> Floats:
         """The s of whole sequences: (N, n, d) to (N, n_pairs)."""
         j, k = self.pairs.T
@@ -121,6 +124,7 @@ class Layer:
     # ----------------------------------------------------------------------------- where it is from
 
     @classmethod
+    @same_bits
     def of(cls, layer: Layer | Heads | Fit | Program, d: int, name: str = "heads") -> Layer:
         """Make any kind of layer ready.
 
@@ -155,6 +159,7 @@ class Layer:
         return given
 
     @classmethod
+    @same_bits
     def of_fit(cls, fit: Fit) -> Layer:
         """The layer of learned coefficients (d_out, n_pairs * n_queries)."""
         features: Features = fit.features
@@ -171,6 +176,7 @@ class Layer:
         return cls(fit.d, fit.d_out, features.pairs, maps)
 
     @classmethod
+    @same_bits
     def of_entries(
         cls, d: int, out: Indices, j: Indices, k: Indices, l: Indices, weight: Floats
     ) -> Layer:
@@ -197,6 +203,7 @@ class Layer:
         return cls(d, d, pairs, maps)
 
     @classmethod
+    @same_bits
     def of_heads(cls, heads: Heads) -> Layer:
         """The layer of heads: entry by entry where they are sparse, as all compiled ones are."""
         d = heads.d

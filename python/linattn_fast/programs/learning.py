@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..features import Features
 from ..fitting import fit
 from ..pcg import Pcg
@@ -26,6 +27,7 @@ def training_pairs(traces: Sequence[Run]) -> tuple[list[Floats], Floats]:
     return [Z for Z, _ in pairs], np.array([y for _, y in pairs])
 
 
+@same_bits
 def learn(
     program: Program,
     traces: Sequence[Run],

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..datasets import Seed
 from ..floats import as_array
 from ..heads import Heads
@@ -175,6 +176,7 @@ class Program:
         out, j, k, l = columns[:4].astype(np.intp)
         return out, j, k, l, columns[4]
 
+    @same_bits
     def heads(self) -> Heads:
         """Compile the program.
 
@@ -303,6 +305,7 @@ class Program:
             raise ValueError(f"tokens: an array (n, {self.d}) is needed, got shape {Z.shape}")
         return [self.record.token(z) for z in Z]
 
+    @same_bits
     def run(
         self,
         heads: Heads | Fit | Layer | Program | None,
@@ -339,6 +342,7 @@ class Program:
         require_memory(8 * (len(Z) + tokens) * self.d, f"steps: a run of {tokens} tokens")
         return Run(run_one(layer, Z, tokens, until), len(Z))
 
+    @same_bits
     def trace(self, context: Context, steps: int) -> Run:
         """Run the program itself.
 
@@ -356,6 +360,7 @@ class Program:
         """
         return self.run(self.layer, context, steps)
 
+    @same_bits
     def traces(self, number: int, steps: int, seed: Seed = None) -> list[Run]:
         """Run the program on random contexts of its family.
 

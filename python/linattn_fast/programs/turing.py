@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..heads import Heads
 from ..result import Fit
 from ..tokens import Floats, as_size
@@ -149,6 +150,7 @@ class TuringSimulator(Simulator):
         head: Value = (at, machine.start)
         return [*table, *cells, {"head": head}]
 
+    @same_bits
     def execute(
         self,
         machine: TuringMachine,
@@ -194,6 +196,7 @@ class TuringSimulator(Simulator):
         run = self.run(heads, context, 0 if begun else steps, until=halted)
         return Computation(machine, tuple(self.configurations(run)))
 
+    @same_bits
     def configurations(self, run: Run) -> list[Configuration]:
         """State, head and tape during a run.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..blas_threads import same_bits
 from ..naming import calling
 from ..tokens import Array, Tokens
 from .fitting import fit
@@ -76,6 +77,7 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
         self.seed = seed
         self.backend = backend
 
+    @same_bits
     def fit(self, X: object, y: object, sample_weight: object = None) -> SoftmaxAttentionRegressor:
         """Learn a layer.
 

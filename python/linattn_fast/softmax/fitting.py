@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..floats import as_matrix
 from ..heads import Heads
 from ..memory import require_memory
@@ -34,6 +35,7 @@ _LARGEST_START = 1e100
 """Of the entries of a Theta to start from, for tokens of unit size; squares must be numbers."""
 
 
+@same_bits
 def fit(
     X: object,
     Y: object,

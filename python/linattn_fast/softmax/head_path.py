@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..plotting import axes_for
 from ..progress import Bar
 from ..tokens import Floats, as_size, as_weights
@@ -74,6 +75,7 @@ class HeadPath:
         return ax
 
 
+@same_bits
 def head_path(
     X: object,
     Y: object,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import eigh, lapack
+from scipy.linalg import eigh
 
-from ..cholesky import cholesky_in_place
+from ..host_algebra import cholesky, reciprocal_condition, solve_lower
 from ..tokens import Floats
 from .examples import Examples, Units
 from .normal_matrix import NormalMatrix, normal_matrix
@@ -156,11 +156,10 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
     n = len(unit)
     if n > UNKNOWNS:
         norm = float(np.abs(unit).sum(axis=0).max())
-        factor, failed = cholesky_in_place(np.array(unit, order="F"))
-        reciprocal = 0.0 if failed else lapack.dpocon(factor, norm, uplo="L")[0]
+        factor, failed = cholesky(unit.copy())
+        reciprocal = 0.0 if failed else reciprocal_condition(factor, norm)
         if reciprocal > zero_eigenvalue(n):
-            inverse, _ = lapack.dtrtri(np.tril(factor), lower=1, overwrite_c=1)
-            half = scale[:, None] * inverse.T
+            half = scale[:, None] * solve_lower(factor, np.eye(n)).T
             return HalfInverse(half, np.zeros((n, 0)), float(1 / reciprocal), triangular=True)
     eigenvalues, vectors = eigh(unit, overwrite_a=True, check_finite=False)
     kept = eigenvalues > zero_eigenvalue(n) * max(eigenvalues[-1], 0.0)

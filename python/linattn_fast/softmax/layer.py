@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blas_threads import same_bits
 from ..device import frozen
 from ..floats import as_matrix
 from ..naming import calling
@@ -81,6 +82,7 @@ class Layer:
     def __repr__(self) -> str:
         return f"softmax.Layer({len(self)} heads, d={self.d}, d_out={self.d_out})"
 
+    @same_bits
     def __call__(self, X: object, *, offsets: object = None) -> Floats | list[Floats]:
         """Apply the layer.
 

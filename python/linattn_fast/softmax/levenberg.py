@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..host_algebra import cholesky, cholesky_solve
 from ..tokens import Floats
-from .definite import solve_definite
 from .normal_matrix import normal_matrix
 from .reduced import Objective, Point
 
@@ -69,7 +69,7 @@ def _step(point: Point, mu: float) -> tuple[Point, float] | None:
     for _ in range(_TRIES):
         damped = normal.H.copy()
         damped.flat[:: len(damped) + 1] += mu * damping
-        step = solve_definite(damped, normal.gradient, compiled=point.objective.compiled)
+        step = _solution(damped, normal.gradient)
         predicted = 0.0 if step is None else float(step @ normal.gradient) / energy
         if step is None or not predicted > 0:
             mu *= 4
@@ -80,3 +80,9 @@ def _step(point: Point, mu: float) -> tuple[Point, float] | None:
             return trial, mu * (0.2 if ratio > 0.5 else 1.0 if ratio > 0.1 else 3.0)
         mu *= 4
     return None
+
+
+def _solution(matrix: Floats, right: Floats) -> Floats | None:
+    """Solve for one right-hand side (n,), overwriting the matrix; None where it is not definite."""
+    factor, failed = cholesky(matrix)
+    return None if failed else cholesky_solve(factor, right[:, None])[:, 0]

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..backend import cpu
+from ..host_algebra import multiply_transposed
 from ..tokens import Floats
 from .attention import sensitivities
-from .definite import squared
 from .examples import Indices
 from .reduced import Point
 
@@ -70,7 +70,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     taken = (half.T @ C.reshape(p, -1)).reshape(-1, m * d * d)
     H = expand(squares, m, d)
     diagonal = np.diag(H).copy()
-    H -= squared(taken, compiled=objective.compiled)
+    H -= multiply_transposed(taken.T, taken.T)
     gradient = slope.reshape(d, m, d).transpose(1, 0, 2).reshape(-1)
     return NormalMatrix(H, gradient, C, diagonal)
 

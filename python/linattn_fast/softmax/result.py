@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import storage
+from ..blas_threads import same_bits
 from ..naming import calling
 from ..result import Fit as LinearFit
 from ..scoring import score_of
@@ -44,6 +45,7 @@ class Fit:
         """Values, (m, d, d_out)."""
         return self.layer.W
 
+    @same_bits
     def predict(self, X: object, *, offsets: object = None) -> Floats | list[Floats]:
         """Apply the learned layer.
 
@@ -99,6 +101,7 @@ class Fit:
         """
         return self.layer.to_torch(dtype)
 
+    @same_bits
     def compare(
         self, linear: LinearFit, X: object, Y: object, *, offsets: object = None
     ) -> Comparison:

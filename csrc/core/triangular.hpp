@@ -1,0 +1,31 @@
+// Cholesky factorisation and triangular systems, in blocks, with the kernels and on the threads of everything else here.
+//
+//   A = L L'    L_JJ L_JJ' = A_JJ - sum over K < J of L_JK L_JK'      L_IJ = (A_IJ - sum over K < J of L_IK L_JK') L_JJ'^-1
+//
+// A LAPACK would do, but the order in which it sums, and so its last bits, depend on the number of its threads; and its
+// threads keep their processors busy while they wait. Here all divisions depend on sizes alone.
+//
+// Every entry is its sum, in some order and with fused multiply-adds where the processor has them, times the reciprocal
+// of a pivot that was rounded once: the assumptions of docs/certificate.md, section 2.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.hpp"
+#include "moments.hpp"
+
+namespace linattn {
+
+// L in the lower triangle of a symmetric matrix (n x n, row-major), of which only that triangle is read. What is above
+// the diagonal is undefined afterwards. Returns 0, or the number, from 1 on, of the first pivot that is not positive.
+// Same bits for every number of threads. monitor(columns done) is called between blocks.
+std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_t n, int threads,
+                             const Monitor& monitor);
+
+// Each of `count` rows b (n) becomes x with L x = b, or L'x = b; factor is n x n, row-major, read below the diagonal.
+// Same bits for every number of threads.
+enum class Side { lower, transposed };
+void solve_triangular(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,
+                      std::int64_t count, int threads, const Monitor& monitor);
+
+}  // namespace linattn
