@@ -31,6 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -357,6 +358,19 @@ class Invariants:
                 span.add(space.rows[:, :-1])
                 found[token] = span.rows
         return found
+
+    @cached_property
+    def longest_run(self) -> float:
+        """Tokens that a run can append at most; infinity where a token can come again."""
+        followers = {token: {step.token for step in self._steps[token]} for token in self.spaces}
+        try:
+            last_first = tuple(TopologicalSorter(followers).static_order())
+        except CycleError:
+            return math.inf
+        longest: dict[Vector, int] = {}
+        for token in last_first:
+            longest[token] = max((1 + longest[each] for each in followers[token]), default=0)
+        return max(longest.values())
 
     @property
     def asking(self) -> dict[Vector, Floats]:
