@@ -310,7 +310,7 @@ def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, 
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
     size = float(np.linalg.norm(M, axis=0).max())
     k = float(np.sqrt(len(R)) / np.linalg.svd(R, compute_uv=False)[-1])
-    return largest + s.shape[1] * EPS * (size + k * (size + largest))
+    return float(largest + s.shape[1] * EPS * (size + k * (size + largest)))
 
 
 def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:
