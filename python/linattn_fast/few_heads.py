@@ -154,6 +154,7 @@ class FewHeads:
             "a number of heads was asked for",
             self.optimum.loss + self.excess_unit * error**2,
             self.optimum.loss,
+            TOLERANCE if self.search is None else self.search.tolerance,
         )
         root = np.sqrt(self.unit)
         return Heads(heads.V * root, heads.Q * root, recovery)
