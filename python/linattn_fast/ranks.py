@@ -113,7 +113,7 @@ def residual_of_fewer(C: Floats, d: int, H: int) -> float:
     signs = np.concatenate([np.sort(np.maximum(s, 0))[:, ::-1] for s in (values, -values)])
     rest = [np.sqrt((x[:, H:] ** 2).sum(axis=1)).max(initial=0.0) for x in (sigma, signs)]
     # Each of at most d or d_out values errs by that much
-    return max(0.0, float(max(rest)) - np.sqrt(max(d, len(C))) * rounding(C, d))
+    return max(0.0, float(max(rest)) - float(np.sqrt(max(d, len(C)))) * rounding(C, d))
 
 
 def free_entries(H: int, d: int, d_out: int) -> int:
