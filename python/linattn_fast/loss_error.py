@@ -36,7 +36,7 @@ def loss_error(moments: Moments, coefficients: Floats) -> float:
     weight = moments.required_weight()
     with on_device(moments.device):
         xp = module_of(coefficients)
-        lengths = abs(coefficients) @ xp.sqrt(summand_sizes(moments))  # (d_out,)
+        lengths = xp.abs(coefficients) @ xp.sqrt(summand_sizes(moments))  # (d_out,)
         terms = float(((lengths + xp.sqrt(moments.sums.energy)) ** 2).sum())
     # Twice: m and the energy are themselves sums with an error of gamma
     sums = 2 * (relative_error(moments) + gamma(2 * p + d_out + 8)) * terms / weight
