@@ -83,7 +83,8 @@ def learned(program: programs.Program, traces: int, steps: int) -> tuple[la.Fit,
     found = programs.certify(fit, program, steps=steps)
     end = time.perf_counter()
     if found.method == "invariants":
-        what = f"all {found.contexts:,} contexts covered, proved for any number of steps"
+        proved = "any number of" if found.steps is None else f"{found.steps:,}"
+        what = f"all {found.contexts:,} contexts covered, proved for {proved} steps"
     else:
         what = (
             f"{found.method}: {found.covered_runs:,} of {found.runs:,} runs covered, "

@@ -4,7 +4,7 @@
 
 The layer sees random machines with 3 states, 2 symbols and 4 cells for 12 steps each, and learns
 by least squares what a step is. The certificate then proves that every machine of that size is
-covered, on every tape and for any number of steps, and the layer runs a busy beaver.
+covered, on every tape and for billions of steps, and the layer runs a busy beaver.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Invariants: spaces that hold every run of a program, however long, and no more than needed."""
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -223,10 +224,48 @@ def test_steps_that_are_too_many_are_not_gone_through(monkeypatch):
     monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 63)
     with pytest.raises(NotFiniteError, match="more than 63 steps would have to be tried"):
         Findings(program)
-    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 200)
-    Findings(program)
-    with pytest.raises(NotFiniteError, match="more than 200 steps"):  # in all: 128, and again
-        Invariants(program)
+    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 64)
+    assert len(Invariants(program).spaces) == 1 + 4**3  # each is tried once
+
+
+def endless():
+    """One token that follows itself, and sums under a key that grow with every step."""
+    record = Record(first=1, ask=1, count=1, never=1)
+    anchor = ("first", 0)
+    lookups = [
+        programs.if_then("ask", lambda a: a, "ask", anchor=anchor),
+        programs.if_then("ask", lambda a: a, "count", anchor=anchor),
+        Lookup("never", "count", "count", "count"),
+    ]
+    return Program(record, lookups, slots=[[{"first": 0}], [{"ask": 0, "count": 0}]])
+
+
+def test_only_new_sums_are_handed_on(monkeypatch):
+    """A closure that hands on all it has, again and again, adds the square of this many."""
+    added = []
+    plain = invariants._sum
+    monkeypatch.setattr(invariants, "_sum", lambda a, b: added.append(1) or plain(a, b))
+    monkeypatch.setattr(invariants, "_MOST_FINDINGS", 2000)
+    with pytest.raises(NotFiniteError, match="lookups can find more than 2,000 things"):
+        Findings(endless())
+    assert 1900 < len(added) < 2100
+
+
+@pytest.mark.parametrize(
+    ("limit", "number", "message"),
+    [
+        ("_MOST_HANDED_ON", 5, "more than 5 sums would have to be handed on"),
+        ("_MOST_PRODUCTS", 500, "would take more than 5e\\+02 products"),
+    ],
+)
+def test_work_without_end_is_given_up_and_the_reason_said(limit, number, message, monkeypatch):
+    simulator = DfaSimulator(2, 2, 2)
+    fit = programs.learn(simulator, simulator.traces(100, 2, seed=0))
+    monkeypatch.setattr(invariants, limit, number)
+    found = programs.certify(fit, simulator, method="invariants")
+    assert found.verdict == "undecided"
+    assert re.search(message, found.evidence)
+    assert programs.certify(fit, simulator, steps=2).method == "exhaustive"
 
 
 def test_weights_that_are_not_whole_prove_nothing():

@@ -372,3 +372,53 @@ def test_half_steps_are_least_squares(rng):
     expected = np.linalg.lstsq(np.array(columns).T, T.ravel(), rcond=None)[0]
     found = bilinear.best_values(Q, T, metric)
     np.testing.assert_allclose(found.ravel(), expected, rtol=1e-8, atol=1e-10)
+
+
+# ------------------------------------------------------------------------- bounds against rounding
+
+
+@pytest.mark.parametrize("tol", [0.0, 1e-17, 1e-16, 1e-15, 1e-12, 1e-6, 1e-1])
+@pytest.mark.parametrize("noise", [0.0, 1e-16, 1e-14, 1e-6])
+@pytest.mark.parametrize("kind", ["general", "whole numbers", "rank one"])
+def test_ranks_promise_no_more_than_the_planted_heads_whatever_the_tolerance(
+    kind, noise, tol, monkeypatch
+):
+    monkeypatch.setattr(head_search, "FLOPS", 1e7)  # bounds are the same however long the search
+    for seed, (d, d_out, H) in enumerate([(5, 1, 1), (3, 4, 2), (4, 3, 3), (2, 2, 1), (6, 5, 2)]):
+        rng = np.random.default_rng(seed)
+        V, Q = rng.standard_normal((H, d_out, d)), rng.standard_normal((H, d, d))
+        if kind == "whole numbers":
+            V, Q = np.rint(2 * V), np.rint(2 * Q)
+        if kind == "rank one":
+            V, Q = V[:, :, :1] * V[:, :1], Q[:, :, :1] * Q[:, :1]
+        exact = la.Heads(V, Q).coefficients()
+        E = rng.standard_normal(exact.shape)
+        C = exact + noise * np.linalg.norm(exact) / np.linalg.norm(E) * E
+        left = relative(exact, C) + 1e-15  # what the planted heads leave, and their rounding
+        heads = la.recover_heads(C, d, tol=tol)
+        report = heads.recovery
+        assert report.tolerance >= tol
+        assert report.at_least <= len(heads)
+        if left <= report.tolerance:
+            assert report.at_least <= H
+        if len(heads) > H:
+            assert report.fewer_leave <= left
+        assert ranks.residual_of_fewer(C, d, H) <= left * np.linalg.norm(C)
+
+
+def test_a_search_that_fell_back_on_the_svd_says_so_in_its_first_word(rng, monkeypatch):
+    monkeypatch.setattr(head_search, "FLOPS", 1e8)
+    heads = la.recover_heads(rng.standard_normal((1, 40)), 4)
+    assert len(heads) == 4
+    assert str(heads.recovery).startswith("svd, ")
+    C = plant(rng, 6, 2, 6).coefficients()
+    C = C + 1e-3 * rng.standard_normal(C.shape)
+    report = la.recover_heads(C, 6).recovery
+    assert str(report).startswith("svd, ")
+    assert "no small number was found" in report.reason
+
+
+def test_too_few_heads_are_called_impossible_only_where_ranks_say_so(rng):
+    C = plant(rng, 6, 8, 6).coefficients()
+    assert "fewer than the 6 that are needed" in la.recover_heads(C, 6, max_heads=5).recovery.reason
+    assert "were found to reproduce" in la.recover_heads(C, 6, max_heads=7).recovery.reason

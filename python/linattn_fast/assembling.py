@@ -69,6 +69,7 @@ def assemble(
         reason=reason,
         condition=condition,
         mean_squared_error=solution.mean_squared_error,
+        mean_squared_error_bound=solution.error_bound,
         mean_squared_target=mean_squared_target,
         refinements=solution.refinements,
         iterations=iterations,

@@ -21,6 +21,7 @@ from .bilinear import Budget, Descent, Metric, best_values, descend, product_flo
 from .features import Features, head_coefficients
 from .head_search import Search
 from .heads import Heads
+from .loss_error import loss_error
 from .moments import Moments
 from .ranks import residual_of_fewer
 from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
@@ -154,6 +155,7 @@ class FewHeads:
             "a number of heads was asked for",
             self.optimum.loss + self.excess_unit * error**2,
             self.optimum.loss,
+            TOLERANCE if self.search is None else self.search.tolerance,
         )
         root = np.sqrt(self.unit)
         return Heads(heads.V * root, heads.Q * root, recovery)
@@ -185,4 +187,6 @@ def heads_of_fit(
     assert few.recovery.loss is not None
     D = few.coefficients()
     error = max(0.0, few.recovery.loss - alpha * float(np.vdot(D, D)))
-    return Solution(D, solution.refinements, error), few
+    # The distance to the convex optimum is from moments, whatever the error there is from
+    bound = solution.error_bound + loss_error(moments, D)
+    return Solution(D, solution.refinements, error, bound), few

@@ -31,6 +31,7 @@ from .doubtful_data import memory_hint, warn_of_interpolation
 from .exact_part import fit_exact_part
 from .features import Features
 from .few_samples import fit_dual
+from .loss_error import loss_error
 from .matrix_free import fit_pcg
 from .memory import as_memory_limit
 from .modular_features import Reading
@@ -130,7 +131,8 @@ def _fit_moments(moments: Moments, settings: Settings) -> Fit:
         with stages.timed("solve"):
             coefficients, choice = _solve_primal(moments, settings)
         with stages.timed("loss"):
-            solution = Solution(coefficients, (), moments.loss(coefficients))
+            loss, bound = moments.loss(coefficients), loss_error(moments, coefficients)
+            solution = Solution(coefficients, (), loss, bound)
         found = assemble_factorised(solution, choice, moments, settings, stages)
         return replace(found, scalar_targets=moments.scalar_targets)
 

@@ -64,7 +64,9 @@ class Search:
     def __init__(self, C: Floats, d: int, tol: float, flops: float | None = None) -> None:
         self.C, self.d = C, d
         self.size = float(np.linalg.norm(C))
-        self.threshold = tol * self.size
+        self.tolerance = max(tol, reachable(len(C), d))
+        """What was asked for, but not below rounding."""
+        self.threshold = self.tolerance * self.size
         self.flops = FLOPS if flops is None else flops
         self.budget = Budget(self.flops)
         self.least = max(1, least_heads(C, d, self.threshold))
@@ -227,8 +229,8 @@ class Search:
         if self.noisy_count is not None:
             left = self.found[self.noisy_count].error / self.size
             return (
-                f"no small number reproduces the coefficients, but {self.noisy_count} heads leave "
-                f"{left:.1e} of them: noise, or ask for that many"
+                f"no small number was found to reproduce the coefficients, but {self.noisy_count} "
+                f"heads leave {left:.1e} of them: noise, or ask for that many"
             )
         return (
             f"no small number was found in {self.flops:.0e} flops; la.head_path shows what each "
@@ -259,8 +261,19 @@ class Search:
             if len(heads[0]) != H
         )
         fewer = residual_of_fewer(self.C, self.d, len(normal) - 1) / self.size
-        recovery = Recovery(method, residual, self.least, tried, fewer, reason)
+        recovery = Recovery(
+            method, residual, self.least, tried, fewer, reason, tolerance=self.tolerance
+        )
         return Heads(normal.V, normal.Q, recovery)
+
+
+def reachable(d_out: int, d: int) -> float:
+    """Relative residual that the heads of the SVD reach for sure: no smaller tolerance has a sense.
+
+    The SVD leaves out at most min(d_out d, d^2) values up to :func:`svd_tolerance`, and
+    coefficients are sums of two entries of what it splits.
+    """
+    return float(np.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d))
 
 
 def svd_tolerance(d_out: int, d: int) -> float:

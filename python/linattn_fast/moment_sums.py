@@ -170,7 +170,9 @@ class MomentSums:
     def loss(self, coefficients: Floats) -> float:
         """Mean squared training error (1/W) sum w ||C h - y||^2, from the moments.
 
-        Cancellation leaves an error of about 1e-16 times the mean squared target.
+        Cancellation leaves an error of about 1e-16 times the mean squared target, and more where C
+        is large, as in ill-conditioned problems; the fit's ``info.mean_squared_error_bound`` has
+        what it may be at most. A value that would be negative is given as 0.
 
         Parameters
         ----------
@@ -183,10 +185,7 @@ class MomentSums:
             The error, not below 0.
         """
         x = coefficients.T
-        xp = module_of(x)
-        fitted = xp.vdot(x, self.gram_times(x))
-        explained = xp.vdot(x, self.cross())
-        return max(
-            0.0,
-            float(self.sums.energy.sum() - 2 * explained + fitted) / self.required_weight(),
-        )
+        fitted = (x * self.gram_times(x)).sum(axis=0)  # (d_out,)
+        explained = (x * self.cross()).sum(axis=0)
+        errors = self.sums.energy - 2 * explained + fitted
+        return max(0.0, float(errors.sum()) / self.required_weight())

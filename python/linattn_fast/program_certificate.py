@@ -29,7 +29,8 @@ class ProgramCertificate:
     contexts: int
     """In the family: machines times inputs times starts."""
     steps: int | None
-    """Up to which step of a run; None for any number of steps."""
+    """Up to which step of a run the verdict speaks; None for any number of steps. Of "invariants"
+    the whole steps in ``exact_steps``, and None where every run ends before."""
     rank: int
     """Of the training features."""
     evidence: str
@@ -59,8 +60,8 @@ class ProgramCertificate:
     error: float = float("inf")
     """Of "invariants": the largest error of an answer, for s of length one."""
     exact_steps: float = 0.0
-    """Of "invariants": for this many steps errors are below one half, so that rounding removes
-    them."""
+    """Of "invariants": for this many steps errors are below one half whatever happens, so that
+    rounding removes them. Errors grow with the length of s, and s with the run."""
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.evidence}"

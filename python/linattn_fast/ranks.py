@@ -8,7 +8,9 @@ contractions of it have a rank of at most the number of heads H, whatever the he
                                                                           either sign     <= H
 
 For unit vectors a change of the coefficients by e moves singular values and eigenvalues by at most
-e, so values above the tolerance count for every approximation within the tolerance.
+e, so values above the tolerance count for every approximation within the tolerance. They are
+computed with rounding of their own, which is added to the tolerance, and taken off what fewer heads
+leave (:func:`rounding`).
 
 Where M(x) has rank H less than d_out, its columns span the V_h x, so V in the span of the V_h means
 
@@ -24,6 +26,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from .features import pair_count, pair_table
+from .solve import EPS
 from .tokens import Floats
 
 _POINTS = 16
@@ -60,6 +63,16 @@ def contract_outputs(C: Floats, d: int) -> Floats:
     return np.asarray(T[:, pair_table(d)] * halves)
 
 
+def rounding(C: Floats, d: int) -> float:
+    """What singular values of M(x) and eigenvalues of B(u,c) err by at most, as computed here.
+
+    A sum of n products errs by n eps of the lengths of its factors, which are ||C|| and at most
+    one; an SVD or eigendecomposition by a few times its size, taken as ten.
+    """
+    terms = pair_count(d) + d + len(C)
+    return float((terms + 10 * (d + len(C))) * EPS * np.linalg.norm(C))
+
+
 def rank_of_pairs(C: Floats, d: int, threshold: float) -> int:
     """Largest rank of M(x) over fixed points, counting singular values above the threshold."""
     sigma = np.linalg.svd(contract_pairs(C, _units(_POINTS, d)), compute_uv=False)
@@ -75,7 +88,8 @@ def inertia_of_outputs(C: Floats, d: int, threshold: float) -> int:
 
 def least_heads(C: Floats, d: int, threshold: float) -> int:
     """A number of heads that no approximation within the threshold can do without."""
-    return max(rank_of_pairs(C, d, threshold), inertia_of_outputs(C, d, threshold))
+    above = threshold + rounding(C, d)
+    return max(rank_of_pairs(C, d, above), inertia_of_outputs(C, d, above))
 
 
 def rank_before_gap(C: Floats, d: int) -> int | None:
@@ -92,13 +106,14 @@ def rank_before_gap(C: Floats, d: int) -> int | None:
 def residual_of_fewer(C: Floats, d: int, H: int) -> float:
     """What H heads leave of C at least: the singular values of M(x) after the first H.
 
-    0 when ranks do not tell.
+    0 when ranks do not tell, or rounding hides it.
     """
     sigma = np.linalg.svd(contract_pairs(C, _units(_POINTS, d)), compute_uv=False)
     values = np.linalg.eigvalsh(contract_outputs(C, d))
     signs = np.concatenate([np.sort(np.maximum(s, 0))[:, ::-1] for s in (values, -values)])
     rest = [np.sqrt((x[:, H:] ** 2).sum(axis=1)).max(initial=0.0) for x in (sigma, signs)]
-    return float(max(rest))
+    # Each of at most d or d_out values errs by that much
+    return max(0.0, float(max(rest)) - float(np.sqrt(max(d, len(C)))) * rounding(C, d))
 
 
 def free_entries(H: int, d: int, d_out: int) -> int:

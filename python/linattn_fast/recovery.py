@@ -52,10 +52,14 @@ def _minimal(search: Search, max_heads: int | None) -> Heads:
     if limit < complete:
         search.attempt(limit)
         best = search.found[limit]
-        reason = f"max_heads = {limit} do not reproduce the coefficients"
+        reason = (
+            f"max_heads = {limit} are fewer than the {search.least} that are needed"
+            if limit < search.least
+            else f"no {limit} heads, which is max_heads, were found to reproduce the coefficients"
+        )
         return search.report("minimal", (best.V, best.Q), reason)
     if complete - 1 in search.found:
-        return search.report("minimal", by_svd, "fewer were tried")
+        return search.report("svd", by_svd, "fewer were tried, and none was found")
     return search.report("svd", by_svd, search.why_none())
 
 
@@ -93,7 +97,8 @@ def recover_heads(
         that were found, and "svd" the largest.
     tol
         "minimal": relative residual ||C(heads) - C|| / ||C|| up to which coefficients count as
-        reproduced, 1e-9 by default (what is found is usually exact to rounding). "svd": drop heads
+        reproduced, 1e-9 by default (what is found is usually exact to rounding); one below rounding
+        counts as rounding, and ``heads.recovery.tolerance`` has it. "svd": drop heads
         whose singular value is at most ``tol`` times the largest; by default the machine precision
         times the larger side of the matrix.
 

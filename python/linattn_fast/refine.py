@@ -27,6 +27,8 @@ class Solution:
     coefficients: Floats
     refinements: tuple[float, ...]
     mean_squared_error: float
+    error_bound: float = 0.0
+    """What that may be off by, where it is from moments; 0 where it is from the data."""
 
 
 def norm(x: Floats) -> float:

@@ -62,6 +62,20 @@ class FitInfo:
     order; None where it is not known, and ``reason`` then says why."""
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
+    mean_squared_error_bound: float = 0.0
+    """What ``mean_squared_error`` may be off by, at most, where it is from moments alone and terms
+    cancel; 0 where it is from residuals on the data, and in files of older releases."""
+
+    @property
+    def error_in_words(self) -> str:
+        """The mean squared error with its bound, where that shows in the digits printed."""
+        error, bound = self.mean_squared_error, self.mean_squared_error_bound
+        if not bound > 5e-4 * error:
+            return f"{error:.3g}"
+        if not error > bound:
+            return f"at most {error + bound:.2g}"
+        digits = 1 + max(1, int(np.ceil(np.log10(error / bound))))
+        return f"{error:.{digits}g} +- {bound:.1g}"
 
     def __str__(self) -> str:
         stages = ", ".join(f"{name} {spent:.3g} s" for name, spent in self.seconds.items())
@@ -71,7 +85,7 @@ class FitInfo:
             f"  {self.n_samples} samples, {self.dimension} features, "
             f"condition {self.condition:.2g}, backend {self.backend}"
             + (f" ({self.path})\n" if self.path else "\n")
-            + f"  mean squared error {self.mean_squared_error:.3g} "
+            + f"  mean squared error {self.error_in_words} "
             f"of mean squared target {self.mean_squared_target:.3g}\n"
             f"  refinement on the data: {steps}\n"
             f"  relative error of the coefficients: {self._error()}\n"

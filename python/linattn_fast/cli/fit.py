@@ -119,13 +119,13 @@ def layer_facts(layer: Fit) -> list[tuple[str, object]]:
     """Rows of a table about a learned layer."""
     info, certificate = layer.info, layer.certificate
     share = ""
-    if info.mean_squared_target > 0:
+    if info.mean_squared_target > 0 and info.mean_squared_error_bound < info.mean_squared_error:
         share = f", {info.mean_squared_error / info.mean_squared_target:.2g} of it"
     rows: list[tuple[str, object]] = [
         ("layer", f"{layer.d} coordinates to {layer.d_out}, positions {layer.positions!r}"),
         ("data", f"{info.n_samples:,} samples, {info.dimension:,} features"),
         ("mean square", f"targets {info.mean_squared_target:.4g}, errors "
-                        f"{info.mean_squared_error:.4g}{share}"),
+                        f"{info.error_in_words}{share}"),
         ("certificate", "none was made" if certificate is None
          else f"{certificate.verdict}: {certificate.evidence}"),
         ("heads", info.heads or "none"),

@@ -9,7 +9,7 @@ asked the same (:mod:`linattn_fast.programs`), and it can tell by itself when it
     rank      of the training features, of the rank that all runs together have
 
 The last is known beforehand, from the exact invariants of the program. When it is reached, every
-machine and input of the size is covered, which the certificate proves for any number of steps.
+machine and input of the size is covered, as the certificate proves.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _run(settings: Settings) -> Finding:
         f"Automata: {_BASE['states']} states, {_BASE['symbols']} symbols, words of "
         f"{_BASE['length']}, one of these varied; Turing machines: {_MACHINE_STEPS} steps a trace, "
         f"on circular tapes.\nThe number of traces is doubled until the certificate proves every "
-        f"machine and input covered, for any number of steps.\nEach fit is tried on "
+        f"machine and input covered.\nEach fit is tried on "
         f"{rows[0]['runs']} random runs: of {answers:,} covered answers {wrong:,} were wrong.\n\n"
         + "\n".join(lines)
     )

@@ -1,4 +1,4 @@
-"""Is a learned program right for every machine and input, for any number of steps?
+"""Is a learned program right for every machine and input, and for how many steps?
 
 Three ways to find out, the strongest first:
 
@@ -6,7 +6,10 @@ invariants
     The spaces of :mod:`.invariants` hold every s of every run from every context of the family,
     whatever the number of steps; they are computed exactly. For each token z that may ask, the
     whole space is held against the range of the training features, and the fit against the program
-    on it, in floating point with the certificate's tolerance.
+    on it, in floating point with the certificate's tolerance. The fit is off by an error times the
+    length of s, which grows with the run; as long as that is below one half, rounding removes it.
+    So the claim is for the number of steps that this holds for, and for any number of steps where
+    every run ends before.
 exhaustive
     Every context is run for a number of steps, and every step looked at.
 sampled
@@ -16,6 +19,7 @@ sampled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
@@ -68,11 +72,12 @@ def certify(
     program
         The program that it learned.
     method
-        "invariants" proves it for all contexts and any number of steps at once, or finds that it
-        cannot. "exhaustive" runs every context, "sampled" random ones. "auto" tries invariants;
-        where they do not settle it, it runs every context if these are few enough, or samples.
+        "invariants" proves it for all contexts at once, and for as many steps as errors of the fit
+        stay below one half, or finds that it cannot. "exhaustive" runs every context, "sampled"
+        random ones. "auto" tries invariants; where they do not settle ``steps`` of them, it runs
+        every context if these are few enough, or samples.
     steps
-        Steps of each run, for "exhaustive" and "sampled".
+        Steps of each run, for "exhaustive" and "sampled"; for "auto", those that are asked about.
     samples, seed
         Runs that are sampled.
     confidence
@@ -104,7 +109,8 @@ def certify(
         raise ValueError(
             f"method: 'auto', 'invariants', 'exhaustive' or 'sampled' is needed, got {method!r}"
         )
-    tokens = as_size(steps, "steps") * program.tokens_per_step
+    steps = as_size(steps, "steps")
+    tokens = steps * program.tokens_per_step
     samples = as_size(samples, "samples")
     if not (isinstance(confidence, int | float) and 0 < confidence < 1):
         raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
@@ -113,14 +119,15 @@ def certify(
     learned = Layer.of(fit, program.d, "fit")
     determined = Determined(fit)
     why = ""
-    if method in ("auto", "invariants"):
-        proof = _by_invariants(learned, program, determined, progress)
-        if proof.verdict == "covered" or method == "invariants":
-            return proof
-        why = f" ({proof.evidence})"
     exhaustive = method == "exhaustive" or (
         method == "auto" and family.count * tokens <= _EXHAUSTIVE_UP_TO
     )
+    if method in ("auto", "invariants"):
+        proof = _by_invariants(learned, program, determined, progress)
+        far_enough = proof.steps is None or proof.steps >= steps or not exhaustive
+        if method == "invariants" or (proof.verdict == "covered" and far_enough):
+            return proof
+        why = f" ({proof.evidence})"
     per_run = 8 * (len(family.slots) + tokens) * program.d
     size = max(1, min(_CHUNK_BYTES // per_run, family.count if exhaustive else samples))
     total = family.count if exhaustive else samples
@@ -207,11 +214,10 @@ def _by_invariants(
             method="invariants",
             program=program.description,
             contexts=program.family.count,
-            steps=None,
             rank=determined.rank,
             tolerance=determined.tolerance,
             evidence=evidence,
-            **more,
+            **{"steps": None, **more},
         )
 
     try:
@@ -253,19 +259,28 @@ def _by_invariants(
             residual=residual,
             error=error,
         )
+    ends = invariants.longest_run <= exact * program.tokens_per_step
+    steps = None if ends else math.floor(exact)
     return found(
         "covered",
-        f"proved for all {program.family.count:,} contexts and any number of steps: after each of "
+        f"proved for all {program.family.count:,} contexts and {_so_many(steps)}: after each of "
         f"the {len(spaces)} tokens that can occur, every run lies in a space (found exactly, "
         f"{sum(map(len, spaces.values())):,} dimensions in all) that is within the range of the "
         f"training data (rank {determined.rank}, numerically: distance {residual:.1e}, tolerance "
         f"{determined.tolerance:.1e}). There the fit agrees with the program to {error:.1e} of the "
-        f"length of s, so that rounding makes at least {exact:.2g} steps exact",
+        f"length of s, so that rounding makes at least {exact:.2g} steps exact"
+        + (f", and every run ends after {invariants.longest_run:g} tokens" if ends else ""),
+        steps=steps,
         at_least=1.0,
         residual=residual,
         error=error,
         exact_steps=exact,
     )
+
+
+def _so_many(steps: int | None) -> str:
+    """A number of steps in words; None for any."""
+    return "any number of steps" if steps is None else f"{steps:,} step{'s' * (steps != 1)}"
 
 
 def _numbers(learned: Layer, invariants: Invariants) -> Any:
@@ -276,27 +291,35 @@ def _numbers(learned: Layer, invariants: Invariants) -> Any:
 
 
 def _error(program: Layer, learned: Layer, pairs: Any, z: Floats, span: Floats, s: Floats) -> float:
-    """The largest |fit - program|, rounding included, over s of length one in a span."""
+    """At least the largest |fit - program|, rounding included, over s of length one in a span.
+
+    With the rows of the span scaled to length one, span' = Q R and k = sqrt(m) ||R^-1||, what is
+    computed here errs by at most n_pairs k eps of the lengths it is computed from.
+    """
     own = np.full((program.d, program.d), -1, np.intp)
     own[pairs[:, 0], pairs[:, 1]] = np.arange(len(pairs))
     numbers = own[program.pairs[:, 0], program.pairs[:, 1]]  # of the program's pairs
     theirs = np.where(numbers >= 0, span[:, numbers], 0.0)
     difference = learned.action(z).many(s) - program.action(z).many(theirs)  # (m, d)
-    # The sums of n_pairs products that a run forms are themselves rounded
+    lengths = np.linalg.norm(span, axis=1)
+    # Unit vectors of the span are R^-1: the largest row norm of their answers
+    R = triangle_of((span / lengths[:, None]).T)
+    answers: Floats = solve_triangular(
+        R, difference / lengths[:, None], trans="T", check_finite=False
+    )  # (m, d)
+    largest = float(np.linalg.norm(answers, axis=0).max())
+    # The sums of n_pairs products that a run forms, and those here, are themselves rounded
     M = learned.action(z).many(np.eye(s.shape[1]))  # (n_pairs, d)
-    rounding = float(s.shape[1] * EPS * np.linalg.norm(M, axis=0).max())
-    # span' = Q R, so unit vectors of the span are R^-1: the largest row norm of their answers
-    R = triangle_of(span.T)
-    answers: Floats = solve_triangular(R, difference, trans="T", check_finite=False)  # (m, d)
-    largest: float = np.linalg.norm(answers, axis=0).max()
-    return float(largest) + rounding
+    size = float(np.linalg.norm(M, axis=0).max())
+    k = float(np.sqrt(len(R)) / np.linalg.svd(R, compute_uv=False)[-1])
+    return float(largest + s.shape[1] * EPS * (size + k * (size + largest)))
 
 
 def _exact_steps(error: float, invariants: Invariants, program: Program) -> float:
     """Steps until error * ||s|| may reach one half; ||s|| grows by at most ||products|| a token."""
+    if error == 0:
+        return math.inf
     sizes = [np.linalg.norm(invariants.products(np.array(z))) for z in invariants.spaces]
     slots = program.family.slots
     start = sum(max(float(np.linalg.norm(invariants.products(z))) for z in slot) for slot in slots)
-    if error == 0:
-        return float("inf")
     return max(0.0, (0.5 / error - start) / (float(max(sizes)) * program.tokens_per_step))

@@ -50,8 +50,10 @@ def eliminated(rows: Floats, columns: Array) -> tuple[Floats, Array]:
     """
     rows = rows.copy()
     pivots: list[int] = []
-    for column in columns:
+    for column in columns[rows[:, columns].any(axis=0)]:  # a column of zeros stays one
         done = len(pivots)
+        if done == len(rows):
+            break
         free = done + np.flatnonzero(rows[done:, column])
         if len(free) == 0:
             continue

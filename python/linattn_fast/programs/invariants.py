@@ -28,9 +28,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -45,10 +46,14 @@ Key = tuple[int, int]
 """Number of the instruction and coordinate of the key: what can be found."""
 
 _MOST_TOKENS = 4096
-_MOST_FINDINGS = 2_000_000
+_MOST_FINDINGS = 500_000
 _MOST_NUMBERS = 10_000_000
 """In all that contexts can have under one key."""
-_MOST_TRANSITIONS = 2_000_000
+_MOST_TRANSITIONS = 500_000
+_MOST_HANDED_ON = 10_000_000
+"""Sums that tokens hand on to those that follow them: a count of work, the same on any machine."""
+_MOST_PRODUCTS = 200_000_000_000
+"""In the linear algebra of the spaces; this too is a count of work."""
 _MOST_BYTES = 2 << 30
 _LARGEST = 2.0**20
 """Weights up to this: products of them are exact, and so are sums of many."""
@@ -68,7 +73,11 @@ class Transition:
 
 
 class Findings:
-    """Which tokens can occur in runs, and what they can find."""
+    """Which tokens can occur in runs, and what they can find.
+
+    The closure is semi-naive: a token hands on only the sums that are new since it last did, and
+    only steps that find something new are tried, so that each step is tried once.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -82,17 +91,34 @@ class Findings:
         )
         self.reached: dict[Vector, dict[Key, set[Vector]]] = {}
         """For each token that can be the last one, what each key can have there."""
+        self.steps: dict[Vector, list[Transition]] = {}
+        """For each of them, what can follow it."""
         self._additions: dict[Vector, list[tuple[Key, Vector]]] = {}
-        self._waiting: dict[Vector, None] = {}
-        self._size = 0
-        self._tried = 0
+        self._followers: dict[Vector, list[Vector]] = {}
+        self._new: dict[Vector, dict[Key, set[Vector]]] = {}
+        """What was reached and not handed on yet, first come first served."""
+        self._size = self._tried = self._handed = 0
         self._start(family)
-        while self._waiting:
-            token = next(iter(self._waiting))
-            del self._waiting[token]
-            for step in self.transitions(token):
-                found = {key: {sums} for key, sums in step.found}
-                self._append(step.token, self.reached[token] | found)
+        while self._new:
+            self._hand_on(next(iter(self._new)))
+
+    def _hand_on(self, token: Vector) -> None:
+        """Append what can follow a token, given the sums that are new there."""
+        new, known = self._new.pop(token), self.reached[token]
+        asked = {key for key, _, _ in self.asked(token)}
+        earlier = self._followers[token]
+        found: dict[Vector, dict[Key, set[Vector]]] = {follower: {} for follower in earlier}
+        for step in self._steps(token, new):
+            self.steps[token].append(step)
+            at = found.setdefault(step.token, {})
+            for key, sums in step.found:
+                at.setdefault(key, set()).add(sums)
+        self._followers[token] = list(found)
+        for number, (follower, at) in enumerate(found.items()):
+            # Under keys that were not asked for: what is new, or for a new follower all there is
+            others = new if number < len(earlier) else known
+            rest = {key: sums for key, sums in others.items() if key not in asked}
+            self._append(follower, {**rest, **at})
 
     def _addition(self, token: Vector) -> list[tuple[Key, Vector]]:
         """What a token adds to the findings of each key, where that is not nothing."""
@@ -133,16 +159,20 @@ class Findings:
                 raise NotFiniteError(f"more than {_MOST_TOKENS:,} tokens can occur")
             _require_whole(token)
             known = self.reached[token] = {key: set() for key in self.keys}
-            self._waiting[token] = None
+            self.steps[token], self._followers[token] = [], []
+            self._new[token] = {}
+        self._handed += sum(map(len, before.values()))
+        if self._handed > _MOST_HANDED_ON:
+            raise NotFiniteError(f"more than {_MOST_HANDED_ON:,} sums would have to be handed on")
         additions = dict(self._addition(token))
-        for key in self.keys:
+        for key, given in before.items():
             own = additions.get(key)
-            sums = before[key] if own is None else {_sum(each, own) for each in before[key]}
+            sums = given if own is None else {_sum(each, own) for each in given}
             new = sums - known[key]
             if new:
                 known[key] |= new
                 self._size += len(new)
-                self._waiting[token] = None
+                self._new.setdefault(token, {}).setdefault(key, set()).update(new)
         if self._size > _MOST_FINDINGS:
             raise NotFiniteError(f"lookups can find more than {_MOST_FINDINGS:,} things")
 
@@ -156,24 +186,39 @@ class Findings:
             if l in table.keys
         ]
 
-    def transitions(self, token: Vector) -> Iterator[Transition]:
-        """What can follow a token, for all that its lookups can find; not an output of zeros."""
-        asked = self.asked(token)
+    def _steps(self, token: Vector, new: Mapping[Key, set[Vector]]) -> Iterator[Transition]:
+        """What can follow a token where a lookup finds something new; not an output of zeros."""
+        asked, known = self.asked(token), self.reached[token]
         keys = list(dict.fromkeys(key for key, _, _ in asked))
-        self._tried += math.prod(len(self.reached[token][key]) for key in keys)
-        if self._tried > _MOST_TRANSITIONS:
-            raise NotFiniteError(f"more than {_MOST_TRANSITIONS:,} steps would have to be tried")
-        for found in itertools.product(*(sorted(self.reached[token][key]) for key in keys)):
-            at = dict(zip(keys, found, strict=True))
-            y = np.zeros(len(token))
-            for key, weight, l in asked:
-                writes = self.program.tables[key[0]].writes[l]
-                for j, amount in zip(self._values[key[0]], at[key], strict=True):
-                    if amount:
-                        for out, w in writes.get(j, ()):
-                            y[out] += weight * amount * w
-            if y.any():
-                yield Transition(token, tuple(at.items()), tuple((y + 0.0).tolist()))
+        for at, key in enumerate(keys):
+            if key not in new:
+                continue
+            # The first new finding is that of this key: older ones before it, any after it
+            older = [known[each] - new.get(each, set()) for each in keys[:at]]
+            choices = [*older, new[key], *(known[each] for each in keys[at + 1 :])]
+            self._tried += math.prod(map(len, choices))
+            if self._tried > _MOST_TRANSITIONS:
+                raise NotFiniteError(
+                    f"more than {_MOST_TRANSITIONS:,} steps would have to be tried"
+                )
+            for found in itertools.product(*map(sorted, choices)):
+                finding = dict(zip(keys, found, strict=True))
+                y = self._answer(asked, finding)
+                if any(y):
+                    yield Transition(token, tuple(finding.items()), tuple(y))
+
+    def _answer(
+        self, asked: Sequence[tuple[Key, float, int]], found: Mapping[Key, Vector]
+    ) -> list[float]:
+        """The next token, given what each key that is asked for finds."""
+        y = [0.0] * self.program.d
+        for key, weight, l in asked:
+            writes = self.program.tables[key[0]].writes[l]
+            for j, amount in zip(self._values[key[0]], found[key], strict=True):
+                if amount:
+                    for out, w in writes.get(j, ()):
+                        y[out] += weight * amount * w
+        return [number + 0.0 for number in y]
 
     def columns(self, key: Key) -> list[tuple[int, int]]:
         """The pairs (j, k), j <= k, in which the finding of a key stands."""
@@ -219,6 +264,9 @@ class Invariants:
             raise NotFiniteError(f"{len(self.findings.reached)} spaces of {n} pairs are too large")
         # Homogeneous coordinates (s, 1): affine spaces and equations become linear
         self.spaces = {token: IntegerSpan(n + 1) for token in self.findings.reached}
+        self._sent: dict[Vector, tuple[IntegerSpan, set[Vector]]] = {}
+        """Directions that a token has handed on, and to which followers."""
+        self._products = 0
         self._close(family, progress)
 
     def products(self, z: Floats) -> Floats:
@@ -236,22 +284,52 @@ class Invariants:
             rows = [np.append(first + self.products(z), 1.0), *(np.append(c, 0.0) for c in changes)]
             self.spaces[tuple(z.tolist())].add(np.array(rows))
             waiting[tuple(z.tolist())] = None
-        self._steps = {token: list(self.findings.transitions(token)) for token in self.spaces}
+        self._steps = self.findings.steps
         rounds = 0
         while waiting:
             token = next(iter(waiting))
             del waiting[token]
-            for step in self._steps[token]:
-                arriving = self._after(step)
-                if len(arriving) and self.spaces[step.token].add(arriving):
-                    waiting[step.token] = None
+            for follower, arriving in self._after(token):
+                if self.spaces[follower].add(arriving):
+                    waiting[follower] = None
             rounds += 1
             if progress is not None:
                 progress(rounds)
 
-    def _after(self, step: Transition) -> Floats:
-        """Where the space of a token goes in one step: (m, n_pairs + 1); none if it cannot."""
-        rows = self.spaces[step.last].rows
+    def _after(self, token: Vector) -> Iterator[tuple[Vector, Floats]]:
+        """Where the space of a token goes in one step: for each follower rows (m, n_pairs + 1).
+
+        Rows that are zero in all that the token's lookups see, and in the last coordinate, meet
+        every condition and go wherever a sequence goes; only those that are new are sent again.
+        What a lookup finds is a condition on the few other rows.
+        """
+        rows, steps = self.spaces[token].rows, self._steps[token]
+        if not steps:
+            return
+        findings = [self.findings.columns(key) for key, _ in steps[0].found]
+        seen = sorted(
+            {self._number[pair] for at in findings for pair in at if pair in self._number}
+        )
+        reduced, pivots = eliminated(rows, np.array([*seen, rows.shape[1] - 1], dtype=np.intp))
+        head, free = reduced[: len(pivots)], reduced[len(pivots) :]
+        self._count(rows.size * (len(seen) + 1) + head.size * len(steps) * (len(seen) + 1))
+        arriving: dict[Vector, list[Floats]] = defaultdict(list)
+        for step in steps:
+            kept = self._meeting(step, head)
+            if kept[:, -1].any():  # or it is directions alone: no sequence meets the condition
+                kept[:, :-1] += kept[:, -1:] * self.products(np.array(step.token))
+                arriving[step.token].append(kept)
+        sent, followers = self._sent.setdefault(token, (IntegerSpan(rows.shape[1]), set()))
+        new = sent.outside(free)
+        sent.add(new)
+        for follower, parts in arriving.items():
+            directions = new if follower in followers else free
+            followers.add(follower)
+            self._count(len(directions) * self.spaces[follower].rows.size)
+            yield follower, np.concatenate([*parts, directions])
+
+    def _meeting(self, step: Transition, rows: Floats) -> Floats:
+        """The part of a space (m, n_pairs + 1) in which a step finds what it finds."""
         conditions = []
         for key, found in step.found:
             for pair, amount in zip(self.findings.columns(key), found, strict=True):
@@ -260,11 +338,15 @@ class Invariants:
                 conditions.append(entry - amount * rows[:, -1])
         left = np.stack(conditions, axis=1) if conditions else np.zeros((len(rows), 0))
         reduced, pivots = eliminated(np.concatenate([left, rows], axis=1), np.arange(left.shape[1]))
-        kept = reduced[len(pivots) :, left.shape[1] :]
-        if not kept[:, -1].any():  # directions alone: no sequence meets the condition
-            return np.zeros((0, rows.shape[1]))
-        kept[:, :-1] += kept[:, -1:] * self.products(np.array(step.token))
-        return kept
+        return reduced[len(pivots) :, left.shape[1] :]
+
+    def _count(self, products: int) -> None:
+        """Raise where the spaces take too much work, counted in products of numbers."""
+        self._products += products
+        if self._products > _MOST_PRODUCTS:
+            raise NotFiniteError(
+                f"the spaces of all runs would take more than {_MOST_PRODUCTS:.0e} products"
+            )
 
     @cached_property
     def directions(self) -> dict[Vector, Floats]:
@@ -276,6 +358,19 @@ class Invariants:
                 span.add(space.rows[:, :-1])
                 found[token] = span.rows
         return found
+
+    @cached_property
+    def longest_run(self) -> float:
+        """Tokens that a run can append at most; infinity where a token can come again."""
+        followers = {token: {step.token for step in self._steps[token]} for token in self.spaces}
+        try:
+            last_first = tuple(TopologicalSorter(followers).static_order())
+        except CycleError:
+            return math.inf
+        longest: dict[Vector, int] = {}
+        for token in last_first:
+            longest[token] = max((1 + longest[each] for each in followers[token]), default=0)
+        return max(longest.values())
 
     @property
     def asking(self) -> dict[Vector, Floats]:
