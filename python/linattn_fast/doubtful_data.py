@@ -115,7 +115,8 @@ def warn_of_interpolation(fit: Fit, alpha: float) -> None:
     exact = fit.info.mean_squared_error <= _EXACT * fit.info.mean_squared_target
     if alpha != 0 or n >= p or not exact:
         return
-    if fit.certificate is not None and fit.certificate.rank < n:  # dependent samples agree
+    rank = None if fit.certificate is None else fit.certificate.rank
+    if rank is not None and rank < n:  # dependent samples agree
         return
     warn(
         f"alpha: without a ridge, {n} samples are fitted exactly whatever their targets are, "

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from .cancellation import summand_sizes
 from .device import module_of, on_device
-from .lower_bound import gamma, relative_error
+from .floating_point import gamma
+from .lower_bound import relative_errors
 from .moments import Moments
 from .tokens import Floats
 
@@ -39,7 +40,7 @@ def loss_error(moments: Moments, coefficients: Floats) -> float:
         lengths = xp.abs(coefficients) @ xp.sqrt(summand_sizes(moments))  # (d_out,)
         terms = float(((lengths + xp.sqrt(moments.sums.energy)) ** 2).sum())
     # Twice: m and the energy are themselves sums with an error of gamma
-    sums = 2 * (relative_error(moments) + gamma(2 * p + d_out + 8)) * terms / weight
+    sums = 2 * (relative_errors(moments)[0] + gamma(2 * p + d_out + 8)) * terms / weight
     # W is a sum with roundings, too
     total = gamma(moments.n_samples + moments.accumulation.wide)
     return float(sums + 2 * total * (moments.loss(coefficients) + sums))

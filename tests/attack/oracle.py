@@ -1,0 +1,258 @@
+"""Least squares in the cubic features, in exact arithmetic.
+
+Floats are integers times powers of two, so features, targets and weights are integers in some unit,
+and ranks, solutions and leverages are rational numbers. FLINT computes with them; nothing here is
+shared with the package.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from flint import fmpq_mat, fmpz_mat
+
+Rows = list[list[int]]
+
+
+def as_integers(values: np.ndarray) -> tuple[np.ndarray, Fraction]:
+    """Integers (Python's, same shape) and the unit u with values = u * integers, exactly."""
+    fractions = [Fraction(float(x)) for x in np.asarray(values).ravel()]
+    k = max((f.denominator.bit_length() - 1 for f in fractions), default=0)
+    integers = np.array([int(f * 2**k) for f in fractions], dtype=object)
+    return integers.reshape(np.shape(values)), Fraction(1, 2**k)
+
+
+def _fraction(q: object) -> Fraction:
+    return Fraction(int(q.p), int(q.q))  # type: ignore[attr-defined]  # of an fmpq
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The samples of a data set: features h (M, p) times ``unit``, weights w, targets y."""
+
+    features: Rows
+    summands: Rows
+    """The same of absolute values: S[j,k] without cancellation."""
+    unit: Fraction
+    weights: list[int]
+    weight_unit: Fraction
+    targets: Rows
+    target_unit: Fraction
+
+    @classmethod
+    def of(
+        cls,
+        sequences: list[np.ndarray],
+        positions: str,
+        weights: np.ndarray | None,
+        pairs: np.ndarray,
+        queries: np.ndarray,
+        targets: np.ndarray | None = None,
+    ) -> Exact:
+        """Samples of positive weight; ``targets`` (M, d_out) has a row for every query."""
+        tokens, unit = as_integers(np.concatenate(sequences))
+        w = np.ones(len(sequences)) if weights is None else weights
+        per_sequence, weight_unit = as_integers(np.asarray(w, dtype=float))
+        rows, sizes, kept, where = [], [], [], []
+        start = number = 0
+        for i, sequence in enumerate(sequences):
+            z = tokens[start : start + len(sequence)]
+            start += len(sequence)
+            for t in range(len(z)) if positions != "last" else [len(z) - 1]:
+                if per_sequence[i] > 0:
+                    rows.append(_features(z, t, positions, pairs, queries))
+                    sizes.append(_features(np.abs(z), t, positions, pairs, queries))
+                    kept.append(int(per_sequence[i]))
+                    where.append(number)
+                number += 1
+        y = np.zeros((number, 0)) if targets is None else np.asarray(targets, dtype=float)
+        integers, target_unit = as_integers(y)
+        return cls(rows, sizes, unit**3, kept, weight_unit, integers[where].tolist(), target_unit)
+
+    @property
+    def p(self) -> int:
+        """Number of features."""
+        return len(self.features[0])
+
+    @cached_property
+    def H(self) -> fmpz_mat:
+        """The features, (M, p), in units of ``unit``."""
+        return fmpz_mat(self.features)
+
+    @cached_property
+    def weighted(self) -> fmpz_mat:
+        """H' diag(w), (p, M)."""
+        rows = [
+            [w * h for h in row] for w, row in zip(self.weights, self.features, strict=True)
+        ]
+        return fmpz_mat(rows).transpose()
+
+    @cached_property
+    def gram(self) -> fmpz_mat:
+        """Sum of w h h', (p, p), in units of ``unit^2 weight_unit``."""
+        return self.weighted * self.H
+
+    @cached_property
+    def total_weight(self) -> Fraction:
+        """W."""
+        return sum(self.weights) * self.weight_unit
+
+    @cached_property
+    def rank(self) -> int:
+        """Rank of the features."""
+        return int(self.H.rank())
+
+    def exceeds(self, bound: float) -> bool:
+        """Whether lambda_min of the second moment is above ``bound``.
+
+        A symmetric matrix has positive eigenvalues alone exactly when the signs of its
+        characteristic polynomial's coefficients alternate.
+        """
+        shift = Fraction(bound) * self.total_weight / (self.unit**2 * self.weight_unit)
+        matrix = self.gram * shift.denominator
+        for i in range(self.p):
+            matrix[i, i] -= shift.numerator
+        signs = matrix.charpoly().coeffs()[::-1]  # from x^p down
+        return all((c > 0) if i % 2 == 0 else (c < 0) for i, c in enumerate(signs)) and (
+            len(signs) == self.p + 1
+        )
+
+    @cached_property
+    def basis(self) -> fmpz_mat:
+        """Independent rows of H that span all of them, (rank, p)."""
+        reduced, _, rank = self.H.transpose().rref()
+        chosen = []
+        for i in range(rank):
+            j = next(j for j in range(reduced.ncols()) if reduced[i, j] != 0)
+            chosen.append(self.features[j])
+        return fmpz_mat(chosen)
+
+    @cached_property
+    def _inner(self) -> fmpz_mat:
+        """B gram B', (rank, rank), positive definite."""
+        return self.basis * self.gram * self.basis.transpose()
+
+    def coefficients(self, alpha: float) -> list[list[Fraction]]:
+        """Best coefficients (d_out, p), of least norm among equal ones."""
+        y = fmpz_mat(self.targets)
+        right = self.weighted * y  # (p, d_out)
+        d_out = right.ncols()
+        scale = self.target_unit / self.unit
+        if self.rank == 0:
+            return [[Fraction(0)] * self.p for _ in range(d_out)]
+        if alpha == 0:
+            t = self._inner.solve(self.basis * right)
+            C = fmpq_mat(self.basis.transpose()) * t
+        else:
+            ridge = Fraction(alpha) * self.total_weight / (self.unit**2 * self.weight_unit)
+            matrix = self.gram * ridge.denominator
+            for i in range(self.p):
+                matrix[i, i] += ridge.numerator
+            C = matrix.solve(right * ridge.denominator)
+        return [[_fraction(C[i, a]) * scale for i in range(self.p)] for a in range(d_out)]
+
+    def mean_squared_error(self, coefficients: list[list[Fraction]]) -> Fraction:
+        """(1/W) sum w ||C h - y||^2, of any coefficients (d_out, p)."""
+        total = Fraction(0)
+        common = [_over_common_denominator(row) for row in coefficients]
+        for w, h, y in zip(self.weights, self.features, self.targets, strict=True):
+            for (numbers, denominator), target in zip(common, y, strict=True):
+                fitted = Fraction(sum(c * x for c, x in zip(numbers, h, strict=True)), denominator)
+                total += w * (fitted * self.unit - target * self.target_unit) ** 2
+        return total * self.weight_unit / self.total_weight
+
+    @property
+    def samples(self) -> int:
+        """Samples of positive weight."""
+        return len(self.weights)
+
+    def sizes(self, coefficients: list[list[Fraction]]) -> Fraction:
+        """Root mean square of |y| + |C| g, g the sizes of the summands of h; rounded up."""
+        total = Fraction(0)
+        for w, g, y in zip(self.weights, self.summands, self.targets, strict=True):
+            for row, target in zip(coefficients, y, strict=True):
+                fitted = sum(c * x for c, x in zip(row, g, strict=True) if c)
+                total += w * (fitted * self.unit + abs(target) * self.target_unit) ** 2
+        mean = total * self.weight_unit / self.total_weight
+        return Fraction(root(mean)) * Fraction(1.0 + 1e-9)
+
+    def leverage(self, h: list[int], unit: Fraction) -> Fraction | None:
+        """h' Lambda^+ h for features h in ``unit``; None where h is outside the range."""
+        row = fmpz_mat([h])
+        if not any(h):
+            return Fraction(0)
+        if self.rank == 0 or not self._contains(row):
+            return None
+        column = self.basis * row.transpose()
+        t = self._inner.solve(column)
+        value = (fmpq_mat(column.transpose()) * t)[0, 0]
+        return _fraction(value) * (unit / self.unit) ** 2 * self.total_weight / self.weight_unit
+
+    @cached_property
+    def _null(self) -> fmpz_mat:
+        null, count = self.H.nullspace()
+        return fmpz_mat([[null[i, j] for j in range(count)] for i in range(self.p)])
+
+    def _contains(self, row: fmpz_mat) -> bool:
+        if self.rank == self.p:
+            return True
+        left = row * self._null
+        return all(left[0, j] == 0 for j in range(left.ncols()))
+
+
+def _over_common_denominator(row: list[Fraction]) -> tuple[list[int], int]:
+    common = math.lcm(*(x.denominator for x in row))
+    return [int(x * common) for x in row], common
+
+
+def _features(
+    z: np.ndarray, t: int, positions: str, pairs: np.ndarray, queries: np.ndarray
+) -> list[int]:
+    """S[j,k] z_t[l] for the chosen pairs and queries, as integers."""
+    seen = z[: t + 1] if positions == "causal" else z
+    sums = [sum(row[j] * row[k] for row in seen) for j, k in pairs]
+    return [s * z[t][l] for s in sums for l in queries]
+
+
+def features_of(
+    sequence: np.ndarray, positions: str, pairs: np.ndarray, queries: np.ndarray
+) -> tuple[list[list[int]], Fraction]:
+    """Features of every query of a sequence, and their unit."""
+    z, unit = as_integers(sequence)
+    where = range(len(z)) if positions != "last" else [len(z) - 1]
+    return [_features(z, t, positions, pairs, queries) for t in where], unit**3
+
+
+def as_fractions(coefficients: np.ndarray) -> list[list[Fraction]]:
+    """Floats as the rational numbers that they are."""
+    return [[Fraction(float(x)) for x in row] for row in coefficients]
+
+
+def relative_error(found: np.ndarray, exact: list[list[Fraction]]) -> float:
+    """||C - C*|| / ||C*||, in the Frobenius norm; of C* = 0, 0 or infinity."""
+    pairs = [
+        (Fraction(float(x)), y)
+        for given, row in zip(found, exact, strict=True)
+        for x, y in zip(given, row, strict=True)
+    ]
+    off = sum((x - y) ** 2 for x, y in pairs)
+    size = sum(y**2 for _, y in pairs)
+    if size == 0:
+        return 0.0 if off == 0 else float("inf")
+    return root(off / size)
+
+
+def root(value: Fraction) -> float:
+    """Square root as a float, also of numbers beyond the range of floats."""
+    if value == 0:
+        return 0.0
+    shift = (value.numerator.bit_length() - value.denominator.bit_length()) // 2 * 2
+    scaled = value / Fraction(2) ** shift
+    try:
+        return float(np.sqrt(float(scaled))) * 2.0 ** (shift // 2)
+    except OverflowError:
+        return float("inf")
