@@ -313,3 +313,44 @@ def test_the_path_suggests_the_planted_number_of_heads(rng, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             softmax.head_path(X, Y, 1, **change)
+
+
+@pytest.mark.parametrize("n", [10, 12, 40])
+def test_the_bound_on_the_held_out_error_covers_the_truth_as_often_as_it_says(n):
+    """Squares of Gaussian numbers, whose tail is the longest that errors of a sequence have."""
+    rng = np.random.default_rng(0)
+    missed = 0
+    for _ in range(1000):
+        found = HeldOut.of(rng.standard_normal(n) ** 2 * 0.01, np.ones(n), 0.5)
+        assert found.error <= found.error_bound
+        missed += found.error_bound < 0.1
+    assert missed <= 1000 * 0.05 + 3 * np.sqrt(1000 * 0.05 * 0.95)
+    assert HeldOut.of(np.ones(1), np.ones(1), 0.5).error_bound == np.inf
+
+
+@pytest.mark.parametrize("seed", [1010, 1279, 1782, 2002, 2015, 2017])
+def test_small_fits_of_other_layers_are_not_called_learned(seed):
+    """Few sequences of layers with more heads, or linear ones, that a smaller layer fits by luck.
+
+    These seeds had held-out errors below the tolerance and true errors of up to 0.38.
+    """
+    rng = np.random.default_rng(seed)
+    d, k, N = (
+        int(rng.integers(1, 3)),
+        int(rng.integers(2, 4)),
+        int(rng.choice([18, 20, 25, 30, 40])),
+    )
+    rng.random()
+    H = int(rng.integers(1, 3))
+    kind = ("more", "tanh", "hot", "more", "linear")[seed % 5]
+    if kind == "linear":
+        truth = la.Heads(rng.standard_normal((H, 1, d)), rng.standard_normal((H, d, d)))
+        X = rng.standard_normal((N, k, d))
+        Y = truth(X, positions="all")
+    else:
+        size = 6.0 if kind == "hot" else 1.0
+        Theta = size * rng.standard_normal((H + 1, d, d))
+        truth = la.softmax.Layer(Theta, rng.standard_normal((H + 1, d, 1)))
+        X = rng.standard_normal((N, k, d))
+        Y = truth(X)
+    assert la.softmax.fit(X, Y, heads=H).report.verdict != "learned"

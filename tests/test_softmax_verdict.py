@@ -57,7 +57,11 @@ def test_all_evidence_together_is_learned():
     ("change", "verdict", "reason"),
     [
         ({"held_out": HeldOut(0.11, 100, 0)}, "not learned", "above the tolerance 0.1"),
-        ({"held_out": HeldOut(0.09, 9, 0), "training_error": 0.02}, "not learned", "far above the"),
+        (
+            {"held_out": HeldOut(0.09, 10, 0), "training_error": 0.02},
+            "not learned",
+            "far above the",
+        ),
         ({"identifiability": known(theta_nullity=3)}, "fits, not identified", "3 directions of Th"),
         ({"identifiability": known(value_nullity=1)}, "fits, not identified", "1 directions of W"),
         ({"uncertain_heads": (1,)}, "fits, not identified", "standard errors of head 1 are above"),
@@ -65,6 +69,8 @@ def test_all_evidence_together_is_learned():
         ({"fewer_fits": True}, "fits, not identified", "one head fewer fits as well"),
         ({"more_heads_error": 0.019}, "fits, not identified", "one head more has a training error"),
         ({"held_out": HeldOut(0.05, 3, 0)}, "fits, not identified", "3 held-out sequences cannot"),
+        ({"held_out": HeldOut(0.05, 9, 0)}, "fits, not identified", "9 held-out sequences are too"),
+        ({"held_out": HeldOut(0.05, 40, 0, 0.2)}, "fits, not identified", "may be 0.2 with 95 %"),
         ({"starts": (start(agrees=True),)}, "fits, not identified", "only one of 1 starts found"),
     ],
 )

@@ -4,9 +4,10 @@ No verdict is better than its evidence:
 
     "not learned"            sequences that were held out are predicted with too large an error
     "fits, not identified"   they are predicted, but other layers may do the same
-    "learned"                they are predicted, and the data determines Theta and W near the
-                             solution, several starts (or an exact fit) agree on it, one head fewer
-                             does not do as well and one head more not far better
+    "learned"                they are predicted, and enough of them that the error is within the
+                             tolerance with 95 % confidence; the data determines Theta and W near
+                             the solution, several starts (or an exact fit) agree on it, one head
+                             fewer does not do as well and one head more not far better
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.special import betaincinv
+from scipy.special import betaincinv, chdtri, stdtrit
 
 from ..tokens import Floats
 from .cases import Case
@@ -30,6 +31,10 @@ _ROUNDING = 1e-6
 """Errors below are not compared."""
 _FEW_HELD_OUT = 3
 """Held-out sequences of which the rule of three says nothing: 3 / n is 1."""
+_FEW_IF_INEXACT = 9
+"""The same where held-out sequences are predicted with an error: so few may be predicted well by
+luck (3 / n is above 0.3), and their spread bounds nothing."""
+_CONFIDENCE = 0.95
 _FAR_BETTER = 0.5
 """Training error with one head more, relative to that of the layer.
 
@@ -48,6 +53,10 @@ class HeldOut:
     """How many they are."""
     violations: int
     """Sequences with an error above the tolerance, relative to the root mean square sequence."""
+    error_bound: float | None = None
+    """The error over all sequences is at most this with 95 % confidence, as far as errors have no
+    longer tails than Gaussian ones; infinite for a single sequence, None in files of older
+    releases."""
 
     @property
     def violation_bound(self) -> float:
@@ -70,7 +79,23 @@ class HeldOut:
         size = total / float(weights.sum()) if total > 0 else 1.0
         violations = int((errors > tolerance**2 * size).sum())
         error = float(np.sqrt(weights @ errors / (total or 1.0)))
-        return cls(error, len(errors), violations)
+        return cls(error, len(errors), violations, _upper(weights * errors, total))
+
+
+def _upper(errors: Floats, total: float) -> float:
+    """Bound on the relative error, from the squared errors of sequences (n,) and sum ||y||^2.
+
+    The larger of two bounds on their mean: Student's, mean + t sd / sqrt(n), which sees sequences
+    of different size, and n mean / chi2, chi2 the 5 % quantile with n degrees of freedom, which is
+    right for squares of Gaussian numbers. Their tail is too long for Student's t alone.
+    """
+    n = len(errors)
+    if n == 1:
+        return float("inf")
+    mean = errors.mean()
+    student = mean + stdtrit(n - 1, _CONFIDENCE) * np.std(errors, ddof=1) / np.sqrt(n)
+    gaussian = n * mean / chdtri(n, _CONFIDENCE)
+    return float(np.sqrt(max(student, gaussian) * n / (total or 1.0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +134,9 @@ class Report:
         lines = [
             self.verdict + "".join(f"\n  because: {reason}" for reason in self.reasons),
             f"  held-out error {held.error:.2g} on {held.sequences} sequences (training "
-            f"{self.training_error:.2g}); {held.violations} above {self.tolerance:g}, so at most "
-            f"{held.violation_bound:.2g} of all with 95 % confidence",
+            f"{self.training_error:.2g}){_at_most(held)}; {held.violations} above "
+            f"{self.tolerance:g}, so at most {held.violation_bound:.2g} of all with 95 % "
+            "confidence",
             f"  {self.agreeing} of {len(self.starts)} starts agree"
             + ("; the fit is exact" if self.solved else ""),
             f"  training error with one head fewer {self.fewer_heads_error:.2g}"
@@ -123,6 +149,12 @@ class Report:
             f"{known.theta_errors.max():.2g} of Theta, {known.value_errors.max():.2g} of W",
         ]
         return "\n".join(lines)
+
+
+def _at_most(held_out: HeldOut) -> str:
+    """The bound on the held-out error in words; nothing where it is not known."""
+    bound = held_out.error_bound
+    return "" if bound is None else f", at most {bound:.2g} with 95 % confidence"
 
 
 def judge(
@@ -147,7 +179,7 @@ def judge(
         *_why_other_heads(
             training_error, fewer_fits and not cases, more_heads_error, identifiability
         ),
-        *_why_too_little(held_out, solved, starts),
+        *_why_too_little(held_out, tolerance, solved, starts),
     ]
     verdict: Verdict = "learned"
     if wrong:
@@ -215,12 +247,24 @@ def _why_other_heads(
     return reasons
 
 
-def _why_too_little(held_out: HeldOut, solved: bool, starts: tuple[Start, ...]) -> list[str]:
+def _why_too_little(
+    held_out: HeldOut, tolerance: float, solved: bool, starts: tuple[Start, ...]
+) -> list[str]:
     """Too few sequences or starts to say."""
     reasons = []
-    if held_out.sequences <= _FEW_HELD_OUT:
-        n = held_out.sequences
+    n, exact = held_out.sequences, solved or held_out.error <= _ROUNDING
+    if n <= _FEW_HELD_OUT:
         reasons.append(f"{n} held-out sequence{'s' * (n > 1)} cannot bound the violations: 3 / n")
+    elif not exact and n <= _FEW_IF_INEXACT:
+        reasons.append(
+            f"{n} held-out sequences are too few to tell the error {held_out.error:.2g} from luck: "
+            f"{_FEW_IF_INEXACT + 1} are needed where the fit is not exact"
+        )
+    elif not exact and held_out.error_bound is not None and held_out.error_bound > tolerance:
+        reasons.append(
+            f"the held-out error may be {held_out.error_bound:.2g} with 95 % confidence, above the "
+            f"tolerance {tolerance:g}: {n} sequences are too few to tell"
+        )
     if not solved and sum(start.agrees for start in starts) < 2:
         reasons.append(f"only one of {len(starts)} starts found it, and the fit is not exact")
     return reasons
