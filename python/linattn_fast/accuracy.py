@@ -9,6 +9,10 @@ rounding relative to the data. To first order (Wedin), |delta xi| is at most
 
 and |delta C| <= max(D) |delta xi|. Of short rank, the shortest C depends on the range of the data
 too, which the same errors tilt; in the caller's units, a tilt counts by up to (max D / min D)^2.
+
+Features that cancel err by u relative to their summands, so u counts by as much as these are larger
+than 1 / D. And nothing is known where only rounding makes the rank short, or where products
+underflow: the rank is compared with the exact one (:mod:`linattn_fast.exact_rank`).
 """
 
 from __future__ import annotations
@@ -19,14 +23,21 @@ from functools import partial
 import numpy as np
 
 from .block_factors import rounding_steps_of
+from .cancellation import summand_sizes
 from .device import to_host
+from .exact_rank import modular_range
+from .features import Features
 from .moments import Moments
 from .refine import Solution, norm
 from .solve import EPS, Factorisation, rounding_level
-from .tokens import Floats
+from .tokens import Floats, Positions, Tokens
 
 _WORTH_SAYING = 1e-6
 """Relative error of coefficients from the Gram alone that ``info.reason`` names."""
+_CANCELLED = 0.25
+"""In units of A every feature is near one, but for those that may be rounding alone."""
+_CHECK = 2e9
+"""Multiply-adds that the exact rank may cost here: some tenths of a second."""
 _CONVERGED = 1e-10
 """Relative error at which the corrections of a refinement have done their work."""
 
@@ -45,12 +56,19 @@ def bound(
     target: float,
     residual: float | None,
     full_rank: bool,
+    squares: Floats,
+    summands: Floats,
 ) -> float | None:
     """Relative error of C (d_out, p) in the Frobenius norm; None where nothing is known.
 
     ``residual`` is |r|, or None for coefficients that come from the Gram alone; ``target`` is |y|.
+    ``squares`` are mean squares of the features, with the ridge, and ``summands`` those of what
+    they are summed from, (p,) each.
     """
     C, D = to_host(coefficients), to_host(scale)
+    if not (np.sqrt(to_host(squares)) * D).max() > _CANCELLED:  # nothing but rounding
+        return None
+    larger = max(1.0, float((np.sqrt(to_host(summands)) * D).max()))
     used = C.any(axis=0)
     if not used.any():
         return 0.0 if target == 0 else None
@@ -58,6 +76,7 @@ def bound(
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
         kappa = np.sqrt(condition)
+        rounding *= larger**2 if residual is None else larger
         moved = condition * sizes if residual is None else kappa * sizes + condition * residual
         error = rounding * moved * (D.max() / norm(C))
         if not full_rank:
@@ -75,6 +94,26 @@ def left_after(steps: Sequence[float], rate: float) -> float:
     if len(steps) > 1:
         return steps[-1] * min(1.0, steps[-1] / steps[-2])
     return steps[-1] * min(0.5, max(rate, steps[-1]))
+
+
+def confirmed(
+    error: float | None,
+    rank: int,
+    tokens: Tokens,
+    weights: Floats | None,
+    positions: Positions,
+    features: Features,
+) -> float | None:
+    """The bound on the error, or None where the exact rank may be another than the numerical one.
+
+    A rank of all samples or all features leaves no doubt, for singular values that count are far
+    above rounding. Otherwise the exact rank is found modulo primes, if that takes no time.
+    """
+    n = tokens.n_samples(positions)
+    if error is None or rank == min(n, features.count):
+        return error
+    exact = modular_range(tokens, weights, positions, features, budget=_CHECK)
+    return error if exact is not None and exact.rank == rank else None
 
 
 def doubts_of_rank(factor: Factorisation, p: int) -> str:
@@ -100,6 +139,8 @@ def error_of_factorised(
     p, n = moments.dimension, moments.n_samples
     if factor.uncertain or (factor.name == "eigh" and factor.rank < p):
         return None
+    if moments.accumulation.underflow:
+        return None
     energy = float(moments.sums.energy.sum()) / moments.required_weight()
     ridge = np.sqrt(alpha) * norm(solution.coefficients)
     estimate = partial(
@@ -109,6 +150,8 @@ def error_of_factorised(
         condition=factor.condition,
         target=float(np.sqrt(energy)),
         full_rank=factor.rank == p,
+        squares=moments.gram_diagonal() / moments.required_weight() + alpha,
+        summands=summand_sizes(moments) / moments.required_weight(),
     )
     level = rounding_level(p, rounding_steps_of(moments))
     if factor.name != "qr" and not solution.refinements:

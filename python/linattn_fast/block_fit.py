@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .accuracy import confirmed
 from .assembling import assemble
 from .backend import sizes_of
 from .block_certificate import certificate_of_blocks
@@ -20,6 +21,7 @@ from .block_solver import BlockSolution, Factor, factorise_block, solve_block
 from .certificate import Certificate
 from .coverage import Coverage
 from .features import feature_count
+from .leverage import may_underflow
 from .machine import usable_memory
 from .memory import as_memory_limit, require_memory
 from .non_finite import non_finite_error
@@ -74,7 +76,7 @@ def fit_blocks(
     if not np.isfinite(energy):  # then, with finite features, so are all products
         sizes = sizes_of(problem.targets, problem.weights)
         raise non_finite_error(problem.tokens, others=sizes)
-    condition, ways, done = 1.0, Counter[str](), 0
+    condition, ways, done, rank = 1.0, Counter[str](), 0, 0
     steps: tuple[float, ...] = ()
     errors: list[float | None] = []  # of the coefficients of each block
     with Bar(problem.n_samples, "blocks", progress) as report, stages.timed("solve"):
@@ -83,7 +85,8 @@ def fit_blocks(
             if len(rows.columns) == 0:
                 error += float((Y**2).sum())
                 continue
-            solution = solve_block(rows.H, Y, alpha, rows.sizes(), rows.longest)
+            solution = solve_block(rows.H, Y, alpha, rows.sizes(), rows.at_most, rows.longest)
+            rank += solution.solved.rank
             coefficients[:, rows.columns] = solution.coefficients
             error += solution.squared_error
             errors.append(solution.error)
@@ -111,10 +114,11 @@ def fit_blocks(
     if isinstance(settings.heads, int):
         with stages.timed("moments"):
             moments = problem.moments(progress)
+    found = _known_error(errors, coefficients, rank, problem)
     how = ", ".join(f"{count} by {way}" for way, count in sorted(ways.items()))
     return assemble(
         Solution(coefficients, steps, error),
-        f"{why}: {how or 'no query has a feature'}{_doubts(errors)}",
+        f"{why}: {how or 'no query has a feature'}{_doubts(errors, found)}",
         condition,
         "blocks",
         certificate,
@@ -127,7 +131,7 @@ def fit_blocks(
         backend=problem.backend,
         moments=moments,
         kept_bytes=needed,
-        coefficient_error=_relative(errors, coefficients),
+        coefficient_error=found,
     )
 
 
@@ -140,11 +144,27 @@ def _relative(errors: list[float | None], coefficients: Floats) -> float | None:
     return norm(np.array(known)) / size if size > 0 else 0.0
 
 
-def _doubts(errors: list[float | None]) -> str:
+def _known_error(
+    errors: list[float | None], coefficients: Floats, rank: int, problem: Problem
+) -> float | None:
+    """Relative error of all coefficients, at most; None where it is not known.
+
+    Queries of different blocks never meet, so the ranks of blocks add up to that of the whole.
+    """
+    if may_underflow(problem.tokens).any():
+        return None
+    return confirmed(_relative(errors, coefficients), rank, *problem.sampled)
+
+
+def _doubts(errors: list[float | None], found: float | None) -> str:
     unknown = errors.count(None)
-    if unknown == 0:
-        return ""
-    return f"; error of the coefficients unknown in {unknown}: rank uncertain, or ill-conditioned"
+    if unknown:
+        return (
+            f"; error of the coefficients unknown in {unknown}: rank uncertain, or ill-conditioned"
+        )
+    if found is None:
+        return "; error of the coefficients unknown: underflow, or a rank short by rounding alone"
+    return ""
 
 
 def _energies(y: Array, partition: Partition) -> tuple[float, float]:

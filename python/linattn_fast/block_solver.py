@@ -68,12 +68,17 @@ def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
 
 
 def solve_block(
-    H: Floats, Y: Floats, alpha: float, sizes: Floats | None = None, longest: int = 0
+    H: Floats,
+    Y: Floats,
+    alpha: float,
+    sizes: Floats | None = None,
+    summands: Floats | None = None,
+    longest: int = 0,
 ) -> BlockSolution:
     """Best coefficients, of least norm; ``longest`` is how many tokens a feature is summed over.
 
-    ``sizes``, (p,), are the mean squares that features of H'H are scaled by; its diagonal by
-    default.
+    ``sizes``, (p,), are the mean squares that features of H'H are scaled by, and ``summands`` those
+    of what they are summed from, at most; both are its diagonal by default.
     """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]
@@ -94,7 +99,7 @@ def solve_block(
         error,
         steps,
         factor,
-        _rounding_error(factor, H, Y, coefficients, error, alpha, steps, longest),
+        _rounding_error(factor, H, Y, coefficients, error, alpha, steps, summands, longest),
     )
 
 
@@ -106,13 +111,14 @@ def _rounding_error(
     squared_error: float,
     alpha: float,
     steps: tuple[float, ...],
+    summands: Floats | None,
     longest: int,
 ) -> float | None:
     """Bound on ||C - C*||, :mod:`linattn_fast.accuracy`."""
     if factor.uncertain:
         return None
     n, p = H.shape
-    size = norm(C)
+    size, squares = norm(C), (H**2).sum(axis=0)
     relative = bound(
         C,
         factor.scale,
@@ -121,6 +127,8 @@ def _rounding_error(
         target=norm(Y),
         residual=float(np.hypot(np.sqrt(squared_error), np.sqrt(alpha) * size)),
         full_rank=factor.rank == p,
+        squares=squares + alpha,
+        summands=squares if summands is None else summands,
     )
     if relative is None:
         return None

@@ -26,6 +26,8 @@ import numpy as np
 
 from .conjugate_gradients import row_squares
 from .device import module_of, to_host
+from .features import pair_table
+from .normal_operator import KroneckerFactors, NormalOperator
 from .solve import EPS
 from .tokens import Floats
 from .whitening import Coordinates
@@ -51,7 +53,7 @@ class Rounding:
     """What rounding may have added to a :class:`Point`."""
 
     mean_squares: Floats
-    """(p,): diagonal of Lambda."""
+    """(p,): those of the summands of the features, which rounding is relative to."""
     squared_target: Floats
     """(d_out,): mean w y^2."""
 
@@ -101,6 +103,25 @@ class Rounding:
             mu = max(alpha, kappa / coordinates.norm**2)
             bounds.append(slope / np.sqrt(kappa * mu) + moved / np.sqrt(mu))
         return relative(np.minimum.reduce(bounds), point.C)
+
+
+def mean_summands(
+    factors: KroneckerFactors, operator: NormalOperator, larger: Floats | None
+) -> Floats:
+    """Mean w S_jj S_kk z_l^2, (p,), at most, or as far as it is known.
+
+    With all features it is at most sqrt(Lambda[(j,j),l] Lambda[(k,k),l]) by Cauchy and Schwarz.
+    Otherwise ``larger``, (p,), is what it is over the mean squares of the features; None for one.
+    """
+    features, diagonal = operator.features, factors.diagonal / operator.total_weight
+    xp = module_of(diagonal)
+    if features.everything:
+        roots = xp.sqrt(diagonal[xp.asarray(np.diagonal(pair_table(features.d)))])  # (d, d)
+        j, k = (xp.asarray(index) for index in features.pairs.T)
+        summands: Floats = (roots[j] * roots[k]).reshape(-1)
+        return summands
+    flat: Floats = diagonal.reshape(-1)
+    return flat if larger is None else flat * xp.asarray(larger)
 
 
 def norms(rows: Floats) -> Floats:

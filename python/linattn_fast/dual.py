@@ -15,7 +15,6 @@ residual of the coefficients themselves; the features are then reduced as they a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,16 +128,19 @@ class DualSolution:
     solution: Solution
     condition: float
     reason: str
-    error: float | None = None
-    """Bound on the relative error of the coefficients; None where it is not known."""
+    rank: int
+    """Of the features, numerically."""
+    error: float | None
+    """Bound on the relative error of the coefficients if that is the exact rank; None where it is
+    not known."""
 
 
 def solve_dual(
-    kernel: Kernel, y: Floats, alpha: float, magnitudes: Callable[[], Floats], longest: int
+    kernel: Kernel, y: Floats, alpha: float, magnitudes: Floats, longest: int
 ) -> DualSolution:
     """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
 
-    ``magnitudes`` makes sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
+    ``magnitudes`` are sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
     sequence: what :mod:`linattn_fast.cancellation` wants to know.
     """
     # Features 2^k h sqrt(w), largest near one; y takes its weights 2^j w on its own
@@ -150,21 +152,21 @@ def solve_dual(
             f"alpha: {alpha:.3g} is beyond float64 in the units of these features; rescale Z"
         )
     targets = unit.root[:, None] * y
+    with np.errstate(over="ignore"):
+        summands = module_of(y).ldexp(put(magnitudes, like=y), 2 * k)
     factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
     if not isinstance(factor, str):
         found = _by_kernel(unit, targets, ridge, factor)
         if found is not None:
             C, steps = found
-            error = _error_by_kernel(unit, targets, C, factor, longest)
+            error = _error_by_kernel(unit, targets, C, factor, summands, longest)
             C = _back(C, k - j)
             solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
             how = "Cholesky factorisation of the kernel"
-            return DualSolution(solution, factor.condition, how + _unknown(error), error)
+            return DualSolution(solution, factor.condition, how, len(y), error)
         why = "the kernel leaves more than rounding of the residuals"
     else:
         why = factor.replace("Gram", "kernel")
-    with np.errstate(over="ignore"):
-        summands = module_of(y).ldexp(put(magnitudes(), like=y), 2 * k)
     own = sizes(unit.squares(), summands, longest)
     C, spectral = _by_features(unit, targets, ridge, own)
 
@@ -185,36 +187,40 @@ def solve_dual(
             target=norm(targets),
             residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
             full_rank=spectral.rank == unit.shape[1],
+            squares=unit.squares() + ridge,
+            summands=summands,
         )
     C = _back(C, k - j)
     solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
     why = f"{why}, so the features were decomposed"
     if spectral.uncertain:
         why += "; rank uncertain: a singular value is close to what counts as zero"
-    return DualSolution(solution, spectral.condition, why + _unknown(error), error)
-
-
-def _unknown(error: float | None) -> str:
-    return "; the error of the coefficients is unknown" if error is None else ""
+    return DualSolution(solution, spectral.condition, why, spectral.rank, error)
 
 
 def _error_by_kernel(
-    kernel: Kernel, targets: Floats, C: Floats, factor: CholeskyFactor, longest: int
+    kernel: Kernel,
+    targets: Floats,
+    C: Floats,
+    factor: CholeskyFactor,
+    summands: Floats,
+    longest: int,
 ) -> float | None:
     """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y.
 
-    Residuals within rounding, u (|y| + sum |C_j| |h_j|), move C by that over sigma, the root of the
-    smallest eigenvalue of K + ridge I; errors u of the features, relative, by u |C| times the
-    largest over sigma. Both are within rounding of the features in their own units.
+    Residuals within rounding, u (|y| + sum |C_j| g_j), move C by that over sigma, the root of the
+    smallest eigenvalue of K + ridge I; errors u g of the features by u |C| |g| over sigma. Rounding
+    is relative to the summands g of the features.
     """
     xp = module_of(C)
     u = MARGIN * rounding_of_data(*kernel.shape, longest)
     size = norm(C)
     if size == 0:
         return 0.0 if norm(targets) == 0 else None
-    own = norm(xp.abs(C) @ xp.sqrt(kernel.squares()))
+    lengths = xp.sqrt(xp.maximum(summands, kernel.squares()))
+    own = norm(xp.abs(C) @ lengths)
     least = np.sqrt(factor.norm * factor.smallest) / float(factor.scale.max())  # sigma, or below
-    largest = np.sqrt(factor.norm) / float(factor.scale.min())
+    largest = max(np.sqrt(factor.norm) / float(factor.scale.min()), norm(lengths))
     error = u * ((norm(targets) + own) / (least * size) + largest / least)
     return float(error) if error < 1 else None
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .accuracy import confirmed
 from .assembling import assemble
 from .backend import get_backend
 from .certifying import certificate_from, certifying_factor, counted_on_data
 from .dual import Kernel, solve_dual
+from .leverage import may_underflow
 from .memory import as_memory_limit
 from .modular_features import Reading
 from .problem import Problem, Settings, Stages, on_current_device
@@ -41,7 +42,7 @@ def fit_dual(
             kernel,
             y,
             float(settings.alpha),
-            partial(_summand_sizes, problem),
+            _summand_sizes(problem),
             int(problem.tokens.lengths.max()),
         )
     certificate, moments = None, None
@@ -64,9 +65,13 @@ def fit_dual(
                 data = (problem.tokens, problem.weights, problem.positions)
                 certificate = certificate_from(moments, factor, read=read, data=data)
     root = kernel.root[:, None] / kernel.root.max()
+    error = None
+    if not may_underflow(problem.tokens).any():
+        error = confirmed(dual.error, dual.rank, *problem.sampled)
+    unknown = "; the error of the coefficients is unknown" if error is None else ""
     return assemble(
         dual.solution,
-        f"{why}; {dual.reason}",
+        f"{why}; {dual.reason}{unknown}",
         dual.condition,
         "dual",
         certificate,
@@ -78,7 +83,7 @@ def fit_dual(
         mean_squared_target=float(((root * y) ** 2).sum() / (root**2).sum()),
         backend=problem.backend,
         moments=moments,
-        coefficient_error=dual.error,
+        coefficient_error=error,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from .accuracy import converged, doubts_of, error_of_factorised
+from .accuracy import confirmed, converged, doubts_of, error_of_factorised
 from .assembling import assemble
 from .automatic import chosen_by_auto, may_factorise
 from .backend import Precision, get_backend
@@ -148,13 +148,18 @@ def assemble_factorised(
     problem: Data | None = None,
 ) -> Fit:
     """The result of a fit whose normal equations were factorised; ``why`` auto chose to."""
-    error = error_of_factorised(solution, choice.factorisation, moments, float(settings.alpha))
-    reasons = choice.reason, why, doubts_of(error, choice.factorisation, moments, solution)
+    factor = choice.factorisation
+    error = error_of_factorised(solution, factor, moments, float(settings.alpha))
+    if isinstance(problem, Problem):
+        error = confirmed(error, factor.rank, *problem.sampled)
+    elif factor.rank < moments.dimension:  # which nobody has compared with the exact one
+        error = None
+    reasons = choice.reason, why, doubts_of(error, factor, moments, solution)
     return assemble(
         solution,
         "; ".join(filter(None, reasons)),
-        choice.factorisation.condition,
-        choice.factorisation.name,
+        factor.condition,
+        factor.name,
         _certificate(moments, choice, settings, stages, problem),
         settings,
         stages,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .accumulation import summand_sizes
 from .assembling import assemble
 from .backend import get_backend
 from .certificate_source import Source
@@ -25,8 +26,10 @@ from .progress import IterationBar
 from .result import Fit
 from .streamed_problem import Data, StreamedProblem, tokens_of
 from .summed_operator import streamed_operator
-from .tokens import Positions
+from .tokens import Floats, Positions, Tokens
 
+_SOME = 256
+"""Sequences that show how far features cancel."""
 _SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
 """Features are cubic, and their squares are summed."""
 
@@ -67,7 +70,30 @@ def fit_pcg(
         kept_bytes=kept,
         read=lambda: tokens_of(problem),
         otherwise=otherwise,
+        larger=_larger_summands(problem) if isinstance(problem, Problem) else None,
     )
+
+
+def _larger_summands(problem: Problem) -> Floats | None:
+    """Mean squares of the features' summands over those of the features, (p,), of some sequences.
+
+    None with all features, where the sums of conjugate gradients bound them.
+    """
+    features, positions = problem.features, problem.positions
+    if features.everything or problem.tokens.device is not None:
+        return None
+    chosen = np.linspace(0, len(problem.tokens) - 1, min(len(problem.tokens), _SOME)).astype(int)
+    some = Tokens(tuple(problem.tokens.sequence(int(i)) for i in chosen))
+    weights = None if problem.weights is None else problem.weights[chosen]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        summands = summand_sizes(some, weights, positions, features)
+        s, z = features.samples(some, positions)
+        w = np.ones(len(some)) if weights is None else weights
+        squares = (s**2).T @ (
+            z**2 * (w if positions == "last" else np.repeat(w, some.lengths))[:, None]
+        )
+        ratio = np.where(squares > 0, summands / squares, 1.0)
+    return np.maximum(ratio, 1.0).reshape(-1)
 
 
 def _squares_underflow(problem: Problem) -> bool:
@@ -106,6 +132,7 @@ def fit_operator(
     kept_bytes: int = 0,
     read: Callable[[], Reading] | None = None,
     otherwise: Callable[[str], Fit] | None = None,
+    larger: Floats | None = None,
 ) -> Fit:
     """Fit to data that is known as an operator.
 
@@ -122,10 +149,12 @@ def fit_operator(
     otherwise
         Another way to fit, taken with the reason where the accuracy of this one is unknown and the
         solution is not known to be of least norm.
+    larger
+        How far features cancel, see :func:`~linattn_fast.pcg.solve_pcg`.
     """
     stages = Stages()
     with stages.timed("solve"), IterationBar("conjugate gradients", progress) as watch:
-        found = solve_pcg(operator, float(settings.alpha), watch, settings.tol)
+        found = solve_pcg(operator, float(settings.alpha), watch, settings.tol, larger)
     if otherwise is not None and found.error is None and not found.least_norm:
         return otherwise(f"{reason}; conjugate gradients took {found.reason}")
     certificate = None

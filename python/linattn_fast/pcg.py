@@ -26,6 +26,7 @@ from .normal_operator import KroneckerFactors, NormalOperator
 from .refine import Solution
 from .restarts import Solve
 from .solve import EPS
+from .tokens import Floats
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
 _FLOOR = 1e-15
@@ -106,6 +107,7 @@ def solve_pcg(
     alpha: float,
     watch: Watch | None = None,
     tol: float | None = None,
+    larger: Floats | None = None,
 ) -> PcgSolution:
     """Solve for the coefficients, all outputs at once.
 
@@ -121,8 +123,11 @@ def solve_pcg(
         ``iterate``: the coefficients (d_out, p) found so far.
     tol
         See :class:`Pcg`.
+    larger
+        Mean squares of the features' summands over those of the features, (p,), where they are
+        known; with all features they are bounded in any case.
     """
-    solve = Solve(operator, alpha, watch, tol)
+    solve = Solve(operator, alpha, watch, tol, larger)
     try:
         return _solved(solve)
     except BaseException as stop:
@@ -168,6 +173,8 @@ def _solved(solve: Solve) -> PcgSolution:
             point, steps = solve.refined(whitening, point, floor)
         error = _error(solve, whitening, point) + whitening.tilt
         unknown = "the least eigenvalue is not known"
+        if whitening.shape != _directions(factors):
+            error, unknown = np.inf, "directions count as zero that may be very small"
     if alpha == 0:  # of features that are always zero, no data speaks
         point = _seen(point, factors)
     reasons.append(_in_words(error, solve.tol, unknown))
@@ -184,6 +191,12 @@ def _solved(solve: Solve) -> PcgSolution:
         error if error < 1 else None,
         least_norm,
     )
+
+
+def _directions(factors: KroneckerFactors) -> tuple[int, int]:
+    """Pairs and queries that are not zero in every sample."""
+    pairs, queries = (int((part.diagonal() > 0).sum()) for part in factors[:2])
+    return pairs, queries
 
 
 def _in_words(error: float, tol: float | None, unknown: str) -> str:

@@ -149,6 +149,11 @@ class Problem:
         yield iter([self])
 
     @property
+    def sampled(self) -> tuple[Tokens, Floats | None, Positions, Features]:
+        """What the features of the samples are made from: all but the targets."""
+        return self.tokens, self.weights, self.positions, self.features
+
+    @property
     def nbytes(self) -> int:
         """Bytes of tokens and targets."""
         return sum(

@@ -55,6 +55,8 @@ class BlockRows:
     """Of H'H, (p_b,), all positive."""
     magnitudes: Floats
     """Mean w S_jj S_kk z_l^2, (p_b,), or 0 where that is far from mattering."""
+    at_most: Floats
+    """What no mean w S_jj S_kk z_l^2 is above, (p_b,)."""
     longest: int
     """Tokens of the longest sample."""
 
@@ -163,7 +165,7 @@ class Partition:
             j, k = np.searchsorted(self._coordinates, features.pairs[u[doubt]].T)
             summands = squares[:, j] * squares[:, k] * energy[:, l[doubt]]
             magnitudes[doubt] = summands.sum(axis=0)
-        return BlockRows(block, columns, H, root, diagonal, magnitudes, longest), lost
+        return BlockRows(block, columns, H, root, diagonal, magnitudes, most[l], longest), lost
 
 
 def partition(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .coefficient_error import Point, Rounding, norms, relative
+from .coefficient_error import Point, Rounding, mean_summands, norms, relative
 from .conjugate_gradients import Iterate, Watch, conjugate_gradients, row_squares
 from .device import module_of, to_host
 from .least_eigenvalue import least_eigenvalue
@@ -41,7 +41,12 @@ class Solve:
     """Solves with one operator, counting iterations over restarts."""
 
     def __init__(
-        self, operator: NormalOperator, alpha: float, watch: Watch | None, tol: float | None
+        self,
+        operator: NormalOperator,
+        alpha: float,
+        watch: Watch | None,
+        tol: float | None,
+        larger: Floats | None = None,
     ) -> None:
         self.operator = operator
         self.alpha = alpha
@@ -60,7 +65,7 @@ class Solve:
         self.zero = self.at(self.start)
         self.start = self.zero.C
         self.rounding = Rounding(
-            self.factors.diagonal.reshape(-1) / operator.total_weight, self.zero.squared_error
+            mean_summands(self.factors, operator, larger), self.zero.squared_error
         )
         self.kappa = 0.0
         """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""

@@ -62,8 +62,15 @@ def seeds(first: int, until: float, most: int | None) -> Iterator[int]:
 def table(counts: Counter[str], broken: int, told: str) -> str:
     """Counts as a table in Markdown."""
     cases = sum(n for name, n in counts.items() if name.startswith("cases: "))
-    rows = [f"| {name} | {n:,} |" for name, n in sorted(counts.items()) if ":" in name or "," in name]
-    head = [f"{cases + broken:,} cases, {told}: {broken} broken promises.", "", "| claim | times |", "|---|---|"]
+    rows = [
+        f"| {name} | {n:,} |" for name, n in sorted(counts.items()) if ":" in name or "," in name
+    ]
+    head = [
+        f"{cases + broken:,} cases, {told}: {broken} broken promises.",
+        "",
+        "| claim | times |",
+        "|---|---|",
+    ]
     return "\n".join([*head, *rows]) + "\n"
 
 

@@ -51,7 +51,9 @@ def attempt(what: str, call: Callable[[], Any], counts: Counts) -> Any:
     except (ValueError, TypeError, np.linalg.LinAlgError) as error:
         name = refused(error)
         if name is None:
-            raise Broken(f"{what}: somebody else's error, {type(error).__name__}: {error}") from error
+            raise Broken(
+                f"{what}: somebody else's error, {type(error).__name__}: {error}"
+            ) from error
         counts[f"{what}: refused"] += 1
         return None
 
@@ -117,9 +119,7 @@ def certificates(case: Case, rng: Generator) -> Counts:
     if rng.random() < 0.5:
         found = attempt("verdict", lambda: la.certify(case.sequences, **arguments), counts)
     else:
-        found = attempt(
-            "verdict", lambda: la.certify(_moments(case, slice(None), rng, 0)), counts
-        )
+        found = attempt("verdict", lambda: la.certify(_moments(case, slice(None), rng, 0)), counts)
     if found is not None:
         require_true(found, case, counts, "verdict")
     return counts
@@ -175,9 +175,7 @@ def coverage(case: Case, rng: Generator) -> Counts:
         )
         if answers is None:
             continue
-        rows, unit = features_of(
-            Z, case.positions, case.features.pairs, case.features.queries
-        )
+        rows, unit = features_of(Z, case.positions, case.features.pairs, case.features.queries)
         for h, covered, leverage, bound in zip(rows, *answers, strict=True):
             _one_input(case, h, unit, (covered, leverage, bound), eps, from_data, counts)
     return counts
@@ -293,7 +291,13 @@ def _rounding_of_loss(case: Case, fit: la.Fit, loss: Fraction) -> Fraction:
     roundings = 3 * longest + case.features.count + case.exact.samples + 20
     sizes = case.exact.sizes(as_fractions(np.abs(fit.coefficients)))
     error = Fraction(roundings * 2.0**-53) * sizes
-    return 2 * Fraction(root(loss)) * error + error**2 + 2 * Fraction(roundings * 2.0**-53) * loss
+    lost = Fraction(2) ** -1000  # to numbers below the smallest normal one
+    return (
+        2 * Fraction(root(loss)) * error
+        + error**2
+        + 2 * Fraction(roundings * 2.0**-53) * loss
+        + lost
+    )
 
 
 # ------------------------------------------------------------------------------------------ merges
@@ -306,9 +310,7 @@ def merges(case: Case, rng: Generator) -> Counts:
     cuts = np.sort(rng.integers(0, N + 1, 2))
     edges = [0, *cuts, N]
     slices = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b]
-    parts = attempt(
-        "merge", lambda: [_moments(case, part, rng, 0) for part in slices], counts
-    )
+    parts = attempt("merge", lambda: [_moments(case, part, rng, 0) for part in slices], counts)
     if parts is None:
         return counts
     order = rng.permutation(len(parts))

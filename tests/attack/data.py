@@ -109,8 +109,9 @@ def uneven(rng: Generator, N: int, d: int) -> list[np.ndarray]:
 def extreme(rng: Generator, N: int, d: int) -> list[np.ndarray]:
     """Numbers whose products leave the range of floats, or nearly."""
     center, spread = rng.uniform(-60, 45), rng.uniform(0, 110)
-    exponents = (np.clip(rng.uniform(center - spread, center, (n, d)), -320, 45)
-                 for n in _lengths(rng, N, 3))
+    exponents = (
+        np.clip(rng.uniform(center - spread, center, (n, d)), -320, 45) for n in _lengths(rng, N, 3)
+    )
     return [rng.standard_normal(e.shape) * 10.0**e for e in exponents]
 
 

@@ -86,9 +86,7 @@ class Exact:
     @cached_property
     def weighted(self) -> fmpz_mat:
         """H' diag(w), (p, M)."""
-        rows = [
-            [w * h for h in row] for w, row in zip(self.weights, self.features, strict=True)
-        ]
+        rows = [[w * h for h in row] for w, row in zip(self.weights, self.features, strict=True)]
         return fmpz_mat(rows).transpose()
 
     @cached_property
