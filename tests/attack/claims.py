@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,8 @@ def fits(case: Case, rng: Generator) -> Counts:
         counts[f"fit, {name}: accuracy stated"] += 1
         if error > stated:
             raise Broken(
-                f"fit, {name}, alpha {alpha}: C errs by {error:.3g}, stated {stated:.3g}\n{fit.info}"
+                f"fit, {name}, alpha {alpha}: C errs by {error:.3g}, stated {stated:.3g}\n"
+                f"{fit.info}"
             )
     _loss(case, fit, alpha, exact, name, counts)
     return counts
@@ -309,7 +311,7 @@ def merges(case: Case, rng: Generator) -> Counts:
     N = len(case.sequences)
     cuts = np.sort(rng.integers(0, N + 1, 2))
     edges = [0, *cuts, N]
-    slices = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b]
+    slices = [slice(a, b) for a, b in pairwise(edges) if a < b]
     parts = attempt("merge", lambda: [_moments(case, part, rng, 0) for part in slices], counts)
     if parts is None:
         return counts
