@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from attack.__main__ import one
+from attack.campaign import one
 from attack.claims import CLAIMS, examine
 from attack.data import KINDS, case_of
 from attack.oracle import Exact, relative_error, root

@@ -190,14 +190,15 @@ class Coverage:
         if self._everything:
             return near
         U = self.factor.vectors  # type: ignore[union-attr]  # Cholesky has full rank
-        inner, size = x @ U, xp.linalg.norm(x, axis=1)
-        left = xp.linalg.norm(x - inner @ U.T, axis=1)
-        allowed = xp.abs(inner) @ self.tilts + MARGIN * self.p * EPS * size
-        allowed += rounding(longest) * xp.linalg.norm(sizes, axis=1)
-        if most == 0:
-            near = (left <= allowed) & (allowed <= CLOSE * size)
-        else:
-            near = left <= allowed + self._weak * xp.sqrt(most * self._times(inner))
+        with np.errstate(all="ignore"):  # comparisons with what is no number are false
+            inner, size = x @ U, xp.linalg.norm(x, axis=1)
+            left = xp.linalg.norm(x - inner @ U.T, axis=1)
+            allowed = xp.abs(inner) @ self.tilts + MARGIN * self.p * EPS * size
+            allowed += rounding(longest) * xp.linalg.norm(sizes, axis=1)
+            if most == 0:
+                near = (left <= allowed) & (allowed <= CLOSE * size)
+            else:
+                near = left <= allowed + self._weak * xp.sqrt(most * self._times(inner))
         near &= ~((x != 0) & self.unseen).any(axis=1)
         return near
 

@@ -287,8 +287,9 @@ def whitener_of(factor: CholeskyFactor | SpectralFactor) -> Floats:
         whitener: Floats = factor.scale[:, None] * inverse.T
         return whitener
     start = len(factor.values) - factor.rank
-    whitener = factor.vectors / module_of(factor.vectors).sqrt(factor.values[start:])
-    whitener *= factor.scale[:, None]
+    with np.errstate(all="ignore"):  # what is not finite is found not to do
+        whitener = factor.vectors / module_of(factor.vectors).sqrt(factor.values[start:])
+        whitener *= factor.scale[:, None]
     return whitener
 
 

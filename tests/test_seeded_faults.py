@@ -1,0 +1,112 @@
+"""Faults put into the package on purpose: for each of them a test fails that passes without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import test_checkpoint
+import test_left_out
+import test_lower_bound
+import test_underflow
+from attack.claims import Broken, coverage, fits
+from attack.data import case_of
+from conftest import needs_cpu
+
+from linattn_fast import block_fit, checkpoint, few_samples, fitting, leverage, lower_bound, moments
+from linattn_fast.backend import Roundings, cpu
+from linattn_fast.digests import BatchDigest
+from linattn_fast.exact_rank import ModularRange
+
+pytestmark = needs_cpu
+
+
+def caught(test, *arguments) -> bool:
+    """Whether a test fails."""
+    try:
+        test(*arguments)
+    except (AssertionError, pytest.fail.Exception):
+        return True
+    return False
+
+
+def caught_by_attack(claim, seeds) -> bool:
+    """Whether the campaign finds a broken promise."""
+    for seed in seeds:
+        try:
+            claim(case_of(seed), np.random.default_rng([41010, seed]))
+        except Broken:
+            return True
+    return False
+
+
+def test_a_rounding_count_too_small_by_one_slab(monkeypatch):
+    test = test_underflow.test_the_roundings_that_are_counted_are_those_that_happen
+    assert not caught(test, "last", False, 4)
+    right = cpu.CpuBackend.roundings
+
+    def fewer(self, n_samples, precision):
+        wide, narrow = right(self, n_samples, precision)
+        return Roundings(wide - 1, narrow)
+
+    monkeypatch.setattr(cpu.CpuBackend, "roundings", fewer)
+    assert caught(test, "last", False, 4)
+
+
+def test_a_dropped_underflow_flag(monkeypatch):
+    test = (
+        test_underflow.test_a_feature_that_is_only_rounding_is_not_proved_where_its_size_underflows
+    )
+    assert not caught(test, "cpu")
+    right = cpu.CpuBackend.moments
+
+    def silent(self, *arguments, **options):
+        sums = right(self, *arguments, **options)
+        self.underflow = False
+        return sums
+
+    monkeypatch.setattr(cpu.CpuBackend, "moments", silent)
+    assert caught(test, "cpu")
+
+
+def test_a_margin_of_the_factorisation_on_the_wrong_side(monkeypatch):
+    test = test_lower_bound.test_a_cholesky_that_runs_to_the_end_is_not_enough
+    rng = np.random.default_rng(20241010)
+    assert not caught(test, rng)
+    monkeypatch.setattr(lower_bound, "gamma", lambda k, unit=2.0**-53: -k * unit)
+    assert caught(test, np.random.default_rng(20241010))
+
+
+def test_rounding_of_features_on_the_wrong_side_of_a_leverage(monkeypatch):
+    seeds = range(200)
+    assert not caught_by_attack(coverage, seeds)
+    right = leverage.rounding
+    monkeypatch.setattr(leverage, "rounding", lambda longest, products=0: -right(longest, products))
+    assert caught_by_attack(coverage, seeds)
+
+
+def test_membership_that_is_taken_for_granted(monkeypatch):
+    monkeypatch.setattr(
+        ModularRange,
+        "contains",
+        lambda self, tokens, positions: np.ones(tokens.n_samples(positions), dtype=bool),
+    )
+    assert caught_by_attack(coverage, range(200))
+
+
+def test_a_short_rank_that_is_believed_without_proof(monkeypatch):
+    for module in (block_fit, few_samples, fitting):
+        monkeypatch.setattr(module, "confirmed", lambda error, *_: error)
+    assert caught_by_attack(fits, range(700))
+
+
+def test_a_checkpoint_of_other_data(monkeypatch, tmp_path):
+    test = test_checkpoint.test_the_readme_stream_with_another_seed_is_refused
+    monkeypatch.setattr(checkpoint, "digest_of", lambda *_: BatchDigest(0, 0, 0))
+    assert caught(test, tmp_path)
+
+
+def test_merged_moments_that_keep_the_claim_of_the_first(monkeypatch):
+    test = test_left_out.test_merged_in_any_order_moments_certify_the_same
+    assert not caught(test)
+    monkeypatch.setattr(moments, "features_of_all", lambda parts: parts[0])
+    assert caught(test)
