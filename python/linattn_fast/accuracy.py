@@ -69,9 +69,9 @@ def bound(
     if not (np.sqrt(to_host(squares)) * D).max() > _CANCELLED:  # nothing but rounding
         return None
     larger = max(1.0, float((np.sqrt(to_host(summands)) * D).max()))
-    used = C.any(axis=0)
-    if not used.any():
+    if not C.any():
         return 0.0 if target == 0 else None
+    used = to_host(summands) > 0  # a feature that no sample has has no coefficient, exactly
     C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
@@ -91,7 +91,7 @@ def left_after(steps: Sequence[float], rate: float) -> float:
     """
     if not steps:
         return np.inf
-    if len(steps) > 1:
+    if len(steps) > 1 and steps[-2] > 0:
         return steps[-1] * min(1.0, steps[-1] / steps[-2])
     return steps[-1] * min(0.5, max(rate, steps[-1]))
 

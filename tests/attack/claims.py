@@ -47,14 +47,13 @@ def attempt(what: str, call: Callable[[], Any], counts: Counts) -> Any:
     """The result of a call; None where it was refused with a reason."""
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("error")
             warnings.simplefilter("ignore", la.DataWarning)
             return call()
-    except (ValueError, TypeError, np.linalg.LinAlgError) as error:
-        name = refused(error)
-        if name is None:
-            raise Broken(
-                f"{what}: somebody else's error, {type(error).__name__}: {error}"
-            ) from error
+    except (ValueError, TypeError, np.linalg.LinAlgError, Warning) as error:
+        if refused(error) is None:
+            kind = type(error).__name__
+            raise Broken(f"{what}: in somebody else's words, {kind}: {error}") from error
         counts[f"{what}: refused"] += 1
         return None
 
