@@ -51,6 +51,8 @@ SMALLEST_TOKEN = 2.0**-340
 """Products of three numbers from here on are rounded relative to their size: nothing underflows."""
 _LOST = 2.0**-1000
 """More than what underflow in units near one can add up to."""
+_SMALLEST = 2.0**-1074
+"""The smallest number above zero."""
 _LITTLE = 1 + 64 * UNIT
 """Covers the few roundings of a formula that is evaluated outward."""
 _LEAST = 0.75
@@ -191,8 +193,16 @@ class GramBound:
         length = xp.sqrt((y**2).sum(axis=0)) * (1 + q * UNIT)
         unsure = rounding(longest) * ((g * self.scale) @ self.columns) * (1 + q * UNIT)
         outward = (length + unsure) * _LITTLE + xp.where(g.any(axis=1), _LOST, 0.0)
-        leverages: Floats = self.weight * outward**2
-        return leverages
+        return _squared(outward, self.weight)
+
+
+def _squared(outward: Floats, weight: float) -> Floats:
+    """W ||T'h||^2, (rows,), which is above zero where ||T'h|| is, also where its square is not."""
+    xp = module_of(outward)
+    with np.errstate(under="ignore", over="ignore"):
+        leverages: Floats = weight * outward**2
+    above: Floats = xp.where(outward > 0, xp.maximum(leverages, _SMALLEST), leverages)
+    return above
 
 
 def bound_from_gram(moments: Moments, seen: npt.NDArray[np.bool_]) -> GramBound | None:
@@ -273,8 +283,7 @@ class DataBound:
         unsure = rounding(longest, p) * xp.sqrt(((g @ self.sizes) ** 2).sum(axis=1))
         outward = (length + unsure) * (1 + (p + r) * UNIT) * _LITTLE
         outward = (outward + xp.where(g.any(axis=1), _LOST, 0.0)) / self.least
-        leverages: Floats = self.weight * outward**2
-        return leverages
+        return _squared(outward, self.weight)
 
 
 def whitener_of(factor: CholeskyFactor | SpectralFactor) -> Floats:

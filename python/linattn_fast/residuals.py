@@ -52,7 +52,8 @@ def refine_on_data(
     while True:
         sums = gradient(xp.ascontiguousarray(C))
         error = float(sums.squared_error.sum()) / total_weight
-        objective = error + alpha * norm(C) ** 2
+        size = norm(C)
+        objective = error + alpha * size * size  # a power would raise where it overflows
         if last is not None and objective > last[2] * (1 + _ROUNDING):
             C, error = last[0], last[1]  # worse than before
             steps.pop()
