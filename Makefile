@@ -9,7 +9,10 @@ SOURCES := pyproject.toml CMakeLists.txt README.md \
 # The CUDA kernels are compiled for the tests' emulator as well, where it runs.
 EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 
-.PHONY: demo test lint docs bench bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
+# Of the campaign below.
+MINUTES ?= 60
+
+.PHONY: demo test lint docs attack bench bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
   wheel wheel-cuda clean
 
 demo: $(VENV)/installed
@@ -17,6 +20,10 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
+
+# What is claimed about adversarial data, against exact arithmetic: an hour; seeds are printed.
+attack: $(VENV)/installed
+	cd tests && ../$(BIN)/python -m attack --minutes $(MINUTES) --write ../bench/results/attack.md
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
