@@ -56,22 +56,26 @@ def bound(
     target: float,
     residual: float | None,
     full_rank: bool,
+    ridge: float,
     squares: Floats,
     summands: Floats,
 ) -> float | None:
     """Relative error of C (d_out, p) in the Frobenius norm; None where nothing is known.
 
     ``residual`` is |r|, or None for coefficients that come from the Gram alone; ``target`` is |y|.
-    ``squares`` are mean squares of the features, with the ridge, and ``summands`` those of what
-    they are summed from, (p,) each.
+    ``squares`` are mean squares of the features, (p,), and ``summands`` those of what the features
+    are summed from.
     """
     C, D = to_host(coefficients), to_host(scale)
-    if not (np.sqrt(to_host(squares)) * D).max() > _CANCELLED:  # nothing but rounding
+    own, sums = to_host(squares), to_host(summands)
+    if not (np.sqrt(own + ridge) * D).max() > _CANCELLED:  # nothing but rounding
         return None
-    larger = max(1.0, float((np.sqrt(to_host(summands)) * D).max()))
+    if not (sums >= 0.99 * own).all():  # which is so but for underflow
+        return None
+    larger = max(1.0, float((np.sqrt(sums) * D).max()))
     if not C.any():
         return 0.0 if target == 0 else None
-    used = to_host(summands) > 0  # a feature that no sample has has no coefficient, exactly
+    used = sums > 0  # a feature that no sample has has no coefficient, exactly
     C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
@@ -150,7 +154,8 @@ def error_of_factorised(
         condition=factor.condition,
         target=float(np.sqrt(energy)),
         full_rank=factor.rank == p,
-        squares=moments.gram_diagonal() / moments.required_weight() + alpha,
+        ridge=alpha,
+        squares=moments.gram_diagonal() / moments.required_weight(),
         summands=summand_sizes(moments) / moments.required_weight(),
     )
     level = rounding_level(p, rounding_steps_of(moments))

@@ -127,7 +127,8 @@ def _rounding_error(
         target=norm(Y),
         residual=float(np.hypot(np.sqrt(squared_error), np.sqrt(alpha) * size)),
         full_rank=factor.rank == p,
-        squares=squares + alpha,
+        ridge=alpha,
+        squares=squares,
         summands=squares if summands is None else summands,
     )
     if relative is None:

@@ -187,7 +187,8 @@ def solve_dual(
             target=norm(targets),
             residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
             full_rank=spectral.rank == unit.shape[1],
-            squares=unit.squares() + ridge,
+            ridge=ridge,
+            squares=unit.squares(),
             summands=summands,
         )
     C = _back(C, k - j)

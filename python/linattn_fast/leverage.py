@@ -156,7 +156,8 @@ def leverages_of(
         if bound is None:
             parts.append(xp.where(g.any(axis=1), np.inf, 0.0))
         else:
-            parts.append(bound.of(h, g, longest))
+            with np.errstate(all="ignore"):
+                parts.append(bound.of(h, g, longest))
     leverages: Floats = module_of(*parts).concatenate(parts)
     if small.any():
         rows = small if positions == "last" else np.repeat(small, tokens.lengths)
@@ -199,9 +200,9 @@ class GramBound:
 def _squared(outward: Floats, weight: float) -> Floats:
     """W ||T'h||^2, (rows,), which is above zero where ||T'h|| is, also where its square is not."""
     xp = module_of(outward)
-    with np.errstate(under="ignore", over="ignore"):
-        leverages: Floats = weight * outward**2
-    above: Floats = xp.where(outward > 0, xp.maximum(leverages, _SMALLEST), leverages)
+    leverages: Floats = weight * outward**2
+    leverages = xp.where(outward > 0, xp.maximum(leverages, _SMALLEST), leverages)
+    above: Floats = xp.where(xp.isnan(leverages), np.inf, leverages)  # of what overflows
     return above
 
 
