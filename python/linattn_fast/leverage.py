@@ -51,8 +51,8 @@ SMALLEST_TOKEN = 2.0**-340
 """Products of three numbers from here on are rounded relative to their size: nothing underflows."""
 _LOST = 2.0**-1000
 """More than what underflow in units near one can add up to."""
-_SMALLEST = 2.0**-1074
-"""The smallest number above zero."""
+_SMALLEST = 2.0**-1070
+"""More than what is lost of a square that underflows."""
 _LITTLE = 1 + 64 * UNIT
 """Covers the few roundings of a formula that is evaluated outward."""
 _LEAST = 0.75
@@ -201,7 +201,7 @@ def _squared(outward: Floats, weight: float) -> Floats:
     """W ||T'h||^2, (rows,), which is above zero where ||T'h|| is, also where its square is not."""
     xp = module_of(outward)
     leverages: Floats = weight * outward**2
-    leverages = xp.where(outward > 0, xp.maximum(leverages, _SMALLEST), leverages)
+    leverages = xp.where(outward > 0, leverages + _SMALLEST, leverages)
     above: Floats = xp.where(xp.isnan(leverages), np.inf, leverages)  # of what overflows
     return above
 

@@ -69,7 +69,8 @@ def refine_on_data(
         decisive.append(step)
         if step < np.sqrt(EPS) and trusted:
             error = error - gain
-            if not error > last[1] / 2:
+            doubt = factor.condition * factor.level * abs(gain)  # of the identity above
+            if not (error > last[1] / 2 and doubt <= EPS * error):
                 sums = gradient(xp.ascontiguousarray(C))
                 error = float(sums.squared_error.sum()) / total_weight
             break

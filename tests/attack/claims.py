@@ -292,7 +292,7 @@ def _rounding_of_loss(case: Case, fit: la.Fit, loss: Fraction) -> Fraction:
     roundings = 3 * longest + case.features.count + case.exact.samples + 20
     sizes = case.exact.sizes(as_fractions(np.abs(fit.coefficients)))
     error = Fraction(roundings * 2.0**-53) * sizes
-    lost = Fraction(2) ** -1000  # to numbers below the smallest normal one
+    lost = Fraction(2) ** -1000 / min(1, case.exact.total_weight)  # below the smallest normal one
     return (
         2 * Fraction(root(loss)) * error
         + error**2
