@@ -1,6 +1,7 @@
 """Fits in blocks: common prefixes, programs, files, streams and errors."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import linattn_fast as la
-from linattn_fast import block_choice, chosen_layer, prefixes, query_blocks
+from linattn_fast import block_choice, chosen_layer, prefixes, query_blocks, query_groups
 from linattn_fast.prefixes import Samples
 from linattn_fast.tokens import as_tokens
 
@@ -71,6 +72,44 @@ def test_blocks_a_few_at_a_time_give_the_same_bits(rng, monkeypatch):
     monkeypatch.setattr(query_blocks, "SUMS_BYTES", 1)
     again = la.fit(Z, y, positions="causal", heads=None, solver="blocks")
     np.testing.assert_array_equal(fit.coefficients, again.coefficients)
+
+
+# ------------------------------------------------------------------------------- looking for groups
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    form=st.sampled_from(["list", "offsets"]),
+    positions=st.sampled_from(POSITIONS),
+    at_once=st.integers(1, 6),
+    seed=st.integers(0, 999),
+)
+def test_one_group_is_told_as_from_all_samples_together(lengths, form, positions, at_once, seed):
+    rng = np.random.default_rng(seed)
+    rows = (rng.random((sum(lengths), 3)) < 0.4) * 1.0
+    ends = np.cumsum(lengths)
+    tokens = (
+        as_tokens(rows, np.concatenate([[0], ends]))
+        if form == "offsets"
+        else as_tokens(np.split(rows, ends[:-1]))
+    )
+    queries = np.arange(3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query_groups, "_SAMPLES_AT_ONCE", at_once)
+        told = query_groups.in_one_group(tokens, positions, queries)
+    groups, _ = query_groups.groups_of_samples(Samples.of(tokens, positions), queries)
+    assert told == (len(groups) == 1)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_look_at_queries_of_one_group_takes_no_memory_of_the_size_of_the_data(rng, positions):
+    tokens = as_tokens(rng.standard_normal((20_000, 16, 4)))  # 10 MB
+    tracemalloc.start()
+    try:
+        assert query_blocks.partition(tokens, None, positions, la.Features(4)) is None
+        assert tracemalloc.get_traced_memory()[1] < 2e6  # 2^13 samples: z, and numbers of 8 bytes
+    finally:
+        tracemalloc.stop()
 
 
 # ----------------------------------------------------------------------------------------- programs

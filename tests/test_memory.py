@@ -28,7 +28,7 @@ dtype = np.float32 if form == "float32" else np.float64
 Z = np.random.default_rng(0).standard_normal((100_000, 32, 12), dtype=dtype)
 y = Z[:, 0, :1].astype(float)
 given = list(Z) if form == "list" else Z
-la.fit(Z[:10], y[:10]) # load everything that is loaded once
+la.fit(Z[:10], y[:10], alpha=1.0)  # load everything that is loaded once
 def peak():  # of this program alone; getrusage would count what the parent held when it forked
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

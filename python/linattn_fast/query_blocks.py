@@ -24,7 +24,7 @@ from .cancellation import rounding_of_feature, sizes
 from .features import Features
 from .non_finite import non_finite_error, underflow_error
 from .prefixes import Numbers, Samples, distinct_rows, occurring_pairs
-from .query_groups import Group, groups_of_samples
+from .query_groups import Group, groups_of_samples, in_one_group
 from .tokens import Floats, Positions, Tokens, total_weight
 
 SUMS_BYTES = 256 << 20
@@ -180,9 +180,11 @@ def partition(
 
     None where samples query one group at most, unless that is to be a block, too (``forced``).
     """
+    if not forced and in_one_group(tokens, positions, features.queries):
+        return None
     samples = Samples.of(tokens, positions)
-    groups, group = groups_of_samples(samples, features.queries, early=not forced)
-    if not forced and (len(groups) == 1 or len(np.unique(group[group >= 0])) < 2):
+    groups, group = groups_of_samples(samples, features.queries)
+    if not forced and len(np.unique(group[group >= 0])) < 2:
         return None
     if not all(np.isfinite(rows).all() for rows in distinct_rows(tokens)):
         raise non_finite_error(tokens)

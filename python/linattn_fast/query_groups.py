@@ -25,6 +25,7 @@ from .device import module_of
 from .features import Features
 from .moments import Moments
 from .prefixes import Samples, together
+from .tokens import Positions, Tokens
 from .totals import Totals
 
 Group = npt.NDArray[np.intp]
@@ -37,17 +38,33 @@ _SAMPLES_AT_ONCE = 1 << 13
 def query_groups(moments: Moments) -> list[Group]:
     """Find the groups; one, of all queries, where the Gram is not block diagonal."""
     meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
-    count, labels = connected_components(meeting.astype(np.int8), directed=False)
+    count, labels = _groups(meeting)
     return [np.flatnonzero(labels == group) for group in range(count)]
 
 
+def in_one_group(tokens: Tokens, positions: Positions, queries: npt.NDArray[np.intp]) -> bool:
+    """Whether the chosen coordinates are one group, from no more samples than it takes to tell.
+
+    The numbers of samples are made for some sequences at a time: of all, they may be as large as
+    the data.
+    """
+    meeting = np.zeros((len(queries), len(queries)), dtype=bool)
+    sequences = max(1, _SAMPLES_AT_ONCE * len(tokens) // tokens.n_samples(positions))
+    for first in range(0, len(tokens), sequences):
+        some = tokens.part(first, min(first + sequences, len(tokens)))
+        for _, part in Samples.of(some, positions).parts(_SAMPLES_AT_ONCE):
+            meeting |= together(part.query_tokens()[:, queries] != 0)
+            if _groups(meeting)[0] == 1:
+                return True
+    return False
+
+
 def groups_of_samples(
-    samples: Samples, queries: npt.NDArray[np.intp], *, early: bool
+    samples: Samples, queries: npt.NDArray[np.intp]
 ) -> tuple[list[Group], npt.NDArray[np.intp]]:
     """Groups of the chosen coordinates, and which of them each sample queries, (M,).
 
-    -1 for samples whose query is zero in all chosen coordinates. ``early`` stops where the first
-    samples show that there is one group; the others are then not looked at, and have none.
+    -1 for samples whose query is zero in all chosen coordinates.
     """
     meeting = np.zeros((len(queries), len(queries)), dtype=bool)
     first = np.full(len(samples), -1)
@@ -55,11 +72,15 @@ def groups_of_samples(
         present = part.query_tokens()[:, queries] != 0
         meeting |= together(present)
         first[where] = np.where(present.any(axis=1), present.argmax(axis=1), -1)
-        count, labels = connected_components(meeting.astype(np.int8), directed=False)
-        if early and count == 1:
-            break
+    count, labels = _groups(meeting)
     groups = [np.flatnonzero(labels == group) for group in range(count)]
     return groups, np.where(first < 0, -1, labels[first])
+
+
+def _groups(meeting: npt.NDArray[np.bool_]) -> tuple[int, npt.NDArray[np.int32]]:
+    """How many groups there are, and which each coordinate is in, from who meets whom."""
+    count, labels = connected_components(meeting.astype(np.int8), directed=False)
+    return int(count), labels
 
 
 def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:
