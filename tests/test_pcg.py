@@ -218,7 +218,10 @@ def test_an_accuracy_that_is_asked_for_is_reached_with_fewer_iterations(rng, tol
         assert relative(asked.coefficients[a], full.coefficients[a]) < tol
     if tol > 1e-10:  # with a ridge, what the bound costs is more than so small an error saves
         assert asked.info.iterations < full.info.iterations
-    assert asked.info.coefficient_error <= tol
+    # Rounding leaves the bound on scaled tokens at 1e-10, however long the iteration
+    assert asked.info.coefficient_error <= max(tol, 1.1 * full.info.coefficient_error)
+    missed = asked.info.coefficient_error > tol
+    assert (f"not the {tol:.1e} asked for" in asked.info.reason) == missed
     assert "coefficients estimated to err by" in asked.info.reason
     assert asked.info.solver == "pcg"
 
