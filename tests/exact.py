@@ -1,4 +1,4 @@
-"""The second moment in exact arithmetic: what a proved bound is held to.
+"""The second moment and the loss in exact arithmetic: what bounds are held to.
 
 Floats are integers times powers of two, so the Gram of given tokens is an integer matrix times one.
 """
@@ -42,6 +42,22 @@ def exact_gram(
             W += w[i]
     unit = Fraction(1, 2 ** (6 * token_bits + weight_bits))
     return G, unit, Fraction(W, 2**weight_bits)
+
+
+def exact_loss(Z: np.ndarray, y: np.ndarray, C: np.ndarray) -> float:
+    """(1/N) sum ||C h - y||^2 over "last" queries, rounded once, at the end."""
+    d = Z.shape[2]
+    pairs = [(j, k) for j in range(d) for k in range(j, d)]
+    coefficients = [[Fraction(float(c)) for c in row] for row in C]
+    total = Fraction(0)
+    for tokens, target in zip(Z, y, strict=True):
+        rows = [[Fraction(float(x)) for x in token] for token in tokens]
+        s = [sum(row[j] * row[k] for row in rows) for j, k in pairs]
+        h = [s_u * z_l for s_u in s for z_l in rows[-1]]
+        for row, wanted in zip(coefficients, target, strict=True):
+            off = sum(c * x for c, x in zip(row, h, strict=True)) - Fraction(float(wanted))
+            total += off * off
+    return float(total / len(Z))
 
 
 def is_positive_definite(matrix: np.ndarray) -> bool:

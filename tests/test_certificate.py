@@ -187,6 +187,23 @@ def test_the_largest_eigenvalue_is_found(rng, p):
     assert largest_eigenvalue(lambda x: 3.0 * x, p) == pytest.approx(3.0, rel=1e-9)
 
 
+@pytest.mark.parametrize("p", [2, 80])
+def test_an_eigenvalue_beyond_the_range_of_floats_is_infinite(p):
+    if p == 2:  # without an iteration, whose vectors are longer than one
+        assert largest_eigenvalue(lambda x: 1.5e308 * x, p) == pytest.approx(1.5e308, rel=1e-9)
+    with np.errstate(all="ignore"):
+        assert largest_eigenvalue(lambda x: 1e308 * (1e10 * x), p) == np.inf
+
+
+@pytest.mark.parametrize("d", [3, 5])
+def test_lambda_min_below_the_smallest_number_is_zero(rng, d):
+    Z = rng.standard_normal((2 * d**3, 6, d))
+    Z[..., 0] *= 1e-53
+    certificate = la.certify(Z)
+    assert certificate.lambda_min == 0
+    assert certificate.verdict != "identifiable"
+
+
 def test_certify_reports_its_progress_and_refuses_what_cannot_show_it(rng):
     Z, calls = rng.standard_normal((100, 4, 2)), []
     la.certify(Z, progress=lambda done, total: calls.append((done, total)))

@@ -71,6 +71,14 @@ def test_covers_where_different_best_fits_agree(rng, positions, make, N, source)
     assert (np.ravel(residual) <= 1).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_of_mixed_precision_covers_nothing(seed):
+    """17 samples of 18 features: the last eigenvalue is one of rounding in float32."""
+    rng = np.random.default_rng(seed)
+    moments = la.Moments(3, 0, precision="mixed").update(rng.standard_normal((17, 4, 3)))
+    assert not la.certify(moments).covers(rng.standard_normal((50, 4, 3))).any()
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_leverage_is_that_of_the_pseudo_inverse_and_sums_to_the_rank(rng, positions):
     for Z in (generic(rng, 60, 5, 3), equal_pair(rng, 60, 5, 3), one_hot(rng, 60, 5, 3)):

@@ -167,7 +167,7 @@ NULL_KINDS = ["few", "repeated", "single", "query twice", "all but one"]
 def test_null_directions_of_the_second_moment_are_found_and_left_out(rng, backend, kind):
     Z = tokens_with_null_directions(rng, kind)
     H = la.cubic_features(Z)
-    y = rng.standard_normal((len(Z), 2))
+    y = rng.standard_normal((len(Z), 3))  # two outputs of two tokens would look transposed
     operator = operator_of(Z, y, backend)
     whitening = whiten(operator.kronecker_factors(), operator.total_weight, 0.0, operator.features)
     rank = np.linalg.matrix_rank(H)
@@ -185,7 +185,7 @@ def test_without_the_search_for_null_directions_the_solution_would_be_longer(
 ):
     """So the test above can fail."""
     Z = tokens_with_null_directions(rng, kind)
-    y = rng.standard_normal((len(Z), 2))
+    y = rng.standard_normal((len(Z), 3))
     least = np.linalg.norm(la.fit(Z, y, solver="pcg", heads=None).coefficients)
     monkeypatch.setattr("linattn_fast.restarts.Solve.probe", lambda *_: False)
     other = la.fit(Z, y, solver="pcg", heads=None)
@@ -218,7 +218,10 @@ def test_an_accuracy_that_is_asked_for_is_reached_with_fewer_iterations(rng, tol
         assert relative(asked.coefficients[a], full.coefficients[a]) < tol
     if tol > 1e-10:  # with a ridge, what the bound costs is more than so small an error saves
         assert asked.info.iterations < full.info.iterations
-    assert asked.info.coefficient_error <= tol
+    # Rounding leaves the bound on scaled tokens at 1e-10, however long the iteration
+    assert asked.info.coefficient_error <= max(tol, 1.1 * full.info.coefficient_error)
+    missed = asked.info.coefficient_error > tol
+    assert (f"not the {tol:.1e} asked for" in asked.info.reason) == missed
     assert "coefficients estimated to err by" in asked.info.reason
     assert asked.info.solver == "pcg"
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from conftest import EPS, relative
+from exact import exact_loss
 
 import linattn_fast as la
 from linattn_fast.backend import get_backend
@@ -123,11 +124,14 @@ def test_directions_that_a_gram_of_pairs_loses_are_fitted_all_the_same(rng):
     Z = Z[:, :, :1] + 1e-4 * Z
     y = rng.standard_normal((60, 1))
     H = la.cubic_features(Z)
-    best = np.linalg.norm(y - H @ scipy.linalg.lstsq(H, y)[0])
+    best, without = (scipy.linalg.lstsq(H, y, cond=cond)[0].T for cond in (None, 1e-11))
     fit = la.fit(Z, y, solver="pcg", **GIVEN)
     assert "the data sees the others as well" in fit.info.reason
-    # Features of condition 1e13, coefficients of 1e11: the rest is rounding
-    assert np.linalg.norm(y - H @ fit.coefficients.T) <= best * (1 + 1e-5)
+    # With coefficients of 1e11, H C in floats is itself off by 1e-4; so this is exact. Rounding
+    # that moves outputs by eps |H| |C| = 1e-3 adds the square of that to the squared error.
+    least = exact_loss(Z, y, best)
+    assert exact_loss(Z, y, fit.coefficients) <= least * (1 + 1e-5)
+    assert exact_loss(Z, y, without) > least * (1 + 1e-2)  # so these directions matter
 
 
 @pytest.mark.parametrize("positions", ["last", "all"])

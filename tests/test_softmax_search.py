@@ -1,5 +1,6 @@
 """Starts of a softmax fit: their order, which of them agree, when they end, what is pruned."""
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -180,7 +181,15 @@ def test_one_more_head_never_costs_on_the_path(monkeypatch, rng):
         Theta = truth.Theta if m == 1 else np.zeros((2, 3, 3))
         return SimpleNamespace(point=objective.at(Theta))
 
-    monkeypatch.setitem(head_path.__globals__, "search", worse)
+    monkeypatch.setitem(inspect.unwrap(head_path).__globals__, "search", worse)
     path = head_path(X, truth(X), 2)
     assert path.training_errors[0] == path.training_errors[1] < 0.5
     assert [len(layer) for layer in path.layers] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_it_cost_a_rounding(seed):
+    """Layers of one head, which all numbers of heads fit to rounding."""
+    rng = np.random.default_rng(seed)
+    truth, X = planted_layer(rng, 1, 3, logits=2.0), uniform_tokens(rng, 60, 4, 3)
+    assert (np.diff(head_path(X, truth(X), 3).training_errors) <= 0).all()

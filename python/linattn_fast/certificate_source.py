@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .block_coverage import BlockCoverage
+from .block_factors import rounding_steps_of
 from .cancellation import feature_sizes
 from .coverage import Coverage, coverage_of_samples
 from .device import device_of, module_of, on_device, put
@@ -116,7 +117,7 @@ class Source:
             return Coverage(self.factor, diagonal, self.features)
         made = factorise(
             self.moments.second_moment,
-            steps=self.moments.rounding_steps,
+            steps=rounding_steps_of(self.moments),
             sizes=feature_sizes(self.moments),
         )
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)

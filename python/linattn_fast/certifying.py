@@ -51,25 +51,26 @@ def largest_eigenvalue(
     """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
 
     The iteration approaches it from below; it stops at a relative change of about ``tolerance``. It
-    starts from a fixed vector, so the result is the same every time.
+    starts from a fixed vector, so the result is the same every time. What overflows is infinite.
     """
     if p <= _DENSE_UP_TO:
         matrix = np.stack([apply(column) for column in np.eye(p)])
         if not np.isfinite(matrix).all():
             return float("inf")
-        return float(eigvalsh((matrix + matrix.T) / 2)[-1])
+        return float(eigvalsh(matrix / 2 + matrix.T / 2)[-1])  # the sum alone might overflow
     operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(p)
     try:
         values = eigsh(
             operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False
         )
-        return float(values[0])
+        found = float(values[0])
     except ArpackError:  # hundreds of eigenvalues within the tolerance: any of them will do
         vector = start
         for _ in range(100):
             vector = apply(vector / np.linalg.norm(vector))
-        return float(np.linalg.norm(vector))
+        found = float(np.linalg.norm(vector))
+    return found if np.isfinite(found) else float("inf")
 
 
 def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:

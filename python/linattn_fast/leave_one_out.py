@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blas_threads import same_bits
+from .block_factors import rounding_steps_of
 from .device import to_host
 from .features import Features
 from .moments import Moments
@@ -40,7 +41,7 @@ class _Spectrum:
         self.values = np.concatenate([block.values for block in self.blocks])
         self.projected = np.concatenate([block.projected for block in self.blocks])
         self.weight = moments.required_weight()
-        self.level = MARGIN * rounding_level(moments.dimension, moments.rounding_steps)
+        self.level = MARGIN * rounding_level(moments.dimension, rounding_steps_of(moments))
 
     def coordinates(self, H: Floats) -> Floats:
         """P = H U, (rows, p)."""

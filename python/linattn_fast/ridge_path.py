@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blas_threads import same_bits
-from .block_factors import factorise_moments
+from .block_factors import factorise_moments, rounding_steps_of
 from .device import brought_over, to_host
 from .features import Features
 from .memory import estimate_memory, require_memory
@@ -180,7 +180,7 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     largest = max(float(block.values[-1]) for block in blocks)
     smallest = min(float(block.values[0]) for block in blocks)
     # The same margin that Moments.fit demands of Cholesky
-    level = MARGIN * rounding_level(p, moments.rounding_steps)
+    level = MARGIN * rounding_level(p, rounding_steps_of(moments))
     safe = smallest + given > level * (largest + given)
 
     coefficients = np.empty((len(given), moments.d_out, p))

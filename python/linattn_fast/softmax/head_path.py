@@ -126,22 +126,26 @@ def head_path(
     split = split_examples(tokens, targets, weights, settings.held_out, settings.seed)
     coordinates = Coordinates.of(split.training)
     objective = coordinates.objective(split.training, compiled=settings.compiled)
-    points: list[Point] = []
+    there = Objective(split.training, compiled=settings.compiled)
+    points: list[Point] = []  # where the examples are
+    Theta: Floats | None = None  # the heads of the last one, in the coordinates of the search
     with bar as watch:
         for m in range(1, max_heads + 1):
             given = (
-                _with_one_more(points[-1].Theta, objective.examples, [settings.seed, m])
-                if points
-                else None
+                None
+                if Theta is None
+                else _with_one_more(Theta, objective.examples, [settings.seed, m])
             )
             descend = settings.descent(m * tokens.d**2)
-            found = search(objective, m, descend, settings, given=given).point
-            # A head that does nothing is always allowed
-            points.append(points[-1] if points and found.loss > points[-1].loss else found)
+            found = search(objective, m, descend, settings, given=given).point.Theta
+            point = there.at(coordinates.out_of(found))
+            if points and point.loss > points[-1].loss:
+                points.append(points[-1])  # a head that does nothing is always allowed
+            else:
+                points.append(point)
+                Theta = found
             if watch is not None:
                 watch(m)
-    there = Objective(split.training, compiled=settings.compiled)
-    points = [there.at(coordinates.out_of(point.Theta)) for point in points]
     return HeadPath(
         tuple(range(1, max_heads + 1)),
         np.array([point.error for point in points]),
