@@ -328,3 +328,10 @@ def test_grams_of_subnormal_numbers_are_not_overclaimed(exponent):
         features = la.Features(2, pairs=[(0, 0), (0, 1)], queries=[0])
         certificate = la.certify(sequences, features=features, sample_weight=w)
         assert is_true(certificate, sequences, "last", w, features)
+
+
+def test_chosen_features_whose_squares_are_next_to_nothing_are_refused_as_all_of_them_are():
+    Z = np.full((3, 2, 2), 1e-54)
+    for features in (None, la.Features(2, queries=[0])):
+        with pytest.raises(ValueError, match="^Z: .*underflow"):
+            la.Moments(2, 0, features=features).update(Z)

@@ -114,8 +114,10 @@ def totals_of_batch(
     )
     with on_device(device_of(sums.gram)):
         largest = float(compact.diagonal(sums.gram, features, positions).max())
-    if largest < _SMALLEST and features.everything and _some_query(tokens, weights, positions):
-        raise underflow_error(tokens, weights)
+    if largest < _SMALLEST:  # of chosen features, all may be zero where queries are not
+        some = features.everything and _some_query(tokens, weights, positions)
+        if largest > 0 or some:
+            raise underflow_error(tokens, weights)
     samples = tokens.n_samples(positions)
     how = Accumulation(
         *engine.roundings(samples, precision),
