@@ -116,7 +116,7 @@ def totals_of_batch(
         largest = float(compact.diagonal(sums.gram, features, positions).max())
     if largest < _SMALLEST:  # of chosen features, all may be zero where queries are not
         some = features.everything and _some_query(tokens, weights, positions)
-        if largest > 0 or some:
+        if some or (largest > 0 and engine.underflow):
             raise underflow_error(tokens, weights)
     samples = tokens.n_samples(positions)
     how = Accumulation(
