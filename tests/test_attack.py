@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from attack.__main__ import one
 from attack.claims import CLAIMS, examine
 from attack.data import KINDS, case_of
 from attack.oracle import Exact, relative_error, root
+from attack.trial import one
 
 import linattn_fast as la
 

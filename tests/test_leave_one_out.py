@@ -58,7 +58,12 @@ def test_a_sequence_of_nearly_all_weight_is_left_out_or_said_to_be_unknown(rng, 
     y = rng.standard_normal((12, 1) if positions == "last" else (12, 3, 1))
     w[5] = heavy
     alphas = [0.0, 1e-3, 1.0, 1e3]
-    choice = la.leave_one_out(Z, y, alphas, positions=positions, sample_weight=w)
+    try:
+        choice = la.leave_one_out(Z, y, alphas, positions=positions, sample_weight=w)
+    except ValueError as error:
+        assert "rounding cannot tell" in str(error)
+        assert heavy > 1e8
+        return
     for k, alpha in enumerate(alphas):
         for i in (0, 5):
             if np.isfinite(choice.errors[k, i]):

@@ -391,6 +391,7 @@ NO_ALGEBRA = {
     # copies, files, pictures, counting; or they end in functions that are held
     "get", "put", "to_host", "save", "plot", "with_program", "to_torch", "from_torch", "expand",
     "checked_targets", "add_checked", "totals_of", "add", "merged", "in_units", "uncertain_heads",
+    "because", "same_choice",
     # tables, records and machines of programs
     "values", "index", "random", "accepts", "context", "sample", "chunks", "match", "write",
     "written", "interpret", "encode", "decode", "require", "coordinate", "entries", "vector",

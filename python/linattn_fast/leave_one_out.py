@@ -381,7 +381,7 @@ def leave_one_out(
     mean = errors[:, counted] @ shares[counted]
     if not np.isfinite(mean).any():
         raise ValueError(
-            "alphas: with none of them do the other sequences determine the layer; "
-            "give a larger one"
+            "alphas: with none of them do the other sequences determine the layer, or rounding "
+            "cannot tell; give a larger one"
         )
     return AlphaChoice(given, errors, mean, best_alpha(given, mean), moments, bounds)

@@ -219,6 +219,7 @@ class Fit:
         answer: Floats | list[Floats] = converted(y)
         return answer
 
+    @same_bits
     def score(
         self,
         Z: object,

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count, islice
@@ -23,33 +21,7 @@ for name in ("LINATTN_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import linattn_fast as la  # noqa: E402  # reads the variables above
 
-from .calls import Broken  # noqa: E402
-from .claims import examine  # noqa: E402
-from .data import case_of  # noqa: E402
-
-SECONDS = 120
-"""A case that takes longer counts as one that does not end."""
-
-
-def _too_long(*_: object) -> None:
-    raise Broken(f"no answer within {SECONDS} s")
-
-
-def one(seed: int) -> tuple[int, Counter[str], str | None]:
-    """Counts of one seed, and what broke."""
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(SECONDS)
-    case = None
-    try:
-        case = case_of(seed)
-        name, counts = examine(case, seed)
-        return seed, counts + Counter({f"cases: {name}": 1}), None
-    except Broken as broken:
-        return seed, Counter(), f"{case.describe() if case else ''}\n{broken}"
-    except Exception:
-        return seed, Counter(), f"{case.describe() if case else ''}\n{traceback.format_exc()}"
-    finally:
-        signal.alarm(0)
+from .trial import one  # noqa: E402
 
 
 def seeds(first: int, until: float, most: int | None) -> Iterator[int]:

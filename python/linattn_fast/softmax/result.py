@@ -65,6 +65,7 @@ class Fit:
             return y
         return [each[:, 0] for each in y] if isinstance(y, list) else y[..., 0]
 
+    @same_bits
     def score(
         self, X: object, Y: object, sample_weight: object = None, *, offsets: object = None
     ) -> float:
