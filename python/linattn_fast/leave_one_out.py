@@ -54,10 +54,12 @@ _EXACT_RANK = 2e9
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some sequences: features (rows, p), the sizes of their summands, targets (rows, d_out)."""
+    """Some sequences: their tokens, features (rows, p) and targets (rows, d_out)."""
 
+    positions: Positions
+    features: Features
+    tokens: Tokens
     H: Floats
-    sizes: Floats
     targets: Floats
     weights: Floats
     """(sequences,)."""
@@ -65,8 +67,23 @@ class _Chunk:
     """Queries of each sequence."""
     inside: npt.NDArray[np.bool_]
     """Whether the sequence has its features in the range of Lambda, (sequences,)."""
-    roundings: int
-    """That an entry of H has."""
+
+    @property
+    def roundings(self) -> int:
+        """That an entry of H has."""
+        return int(self.tokens.lengths.max()) + 4
+
+    def summands(self, scale: Floats | None) -> Floats:
+        """Length of |z_l| sum_t |z_tj z_tk| over the features, times scale; or more, (rows,)."""
+        if scale is None:  # at most |z| trace S, of the whole sequence
+            squares = (self.tokens.rows().astype(np.float64) ** 2).sum(axis=1)
+            ends = np.cumsum(self.tokens.lengths)
+            traces = np.add.reduceat(squares, ends - self.tokens.lengths)
+            if self.positions == "last":
+                return np.asarray(np.sqrt(squares[ends - 1]) * traces)
+            return np.asarray(np.sqrt(squares) * np.repeat(traces, self.tokens.lengths))
+        sizes = Tokens(tuple(np.abs(z) for z in self.tokens))
+        return np.asarray(np.linalg.norm(self.features.of(sizes, self.positions) * scale, axis=1))
 
 
 class _Spectrum:
@@ -91,11 +108,9 @@ class _Spectrum:
 
     def coordinates(self, chunk: _Chunk) -> tuple[Floats, Floats, Floats]:
         """P = H D U, (rows, r), with |H D| and the rounding in rows of H D and P, (rows,)."""
-        H, sizes = chunk.H, chunk.sizes
-        if self.scale is not None:
-            H, sizes = H * self.scale, sizes * self.scale
+        H = chunk.H if self.scale is None else chunk.H * self.scale
         P = np.hstack([H[:, block.features] @ block.vectors for block in self.blocks])
-        off = (gamma(chunk.roundings) + self.p * EPS) * np.linalg.norm(sizes, axis=1)
+        off = (gamma(chunk.roundings) + self.p * EPS) * chunk.summands(self.scale)
         return P[:, self.kept], np.linalg.norm(H, axis=1), off
 
     def doubt(self, shift: Numbers, ridge: float) -> Floats:
@@ -110,10 +125,12 @@ class _Spectrum:
         # The ridge is on a range that rounding has tilted by delta over the smallest eigenvalue
         return delta * (1 + 2 * shift / np.float64(self.smallest)) if self.on_range else delta
 
-    def errors(self, chunk: _Chunk, alpha: float, one_query: bool) -> tuple[Floats, Floats]:
+    def errors(
+        self, chunk: _Chunk, coordinates: tuple[Floats, Floats, Floats], alpha: float
+    ) -> tuple[Floats, Floats]:
         """Mean of |e_i|^2 over the queries of each sequence, and what rounding may do to it."""
-        P, lengths, off = self.coordinates(chunk)
-        if one_query:
+        P, lengths, off = coordinates
+        if chunk.positions == "last":
             return self._of_queries(P, lengths, off, chunk, alpha)
         ends = np.cumsum(chunk.lengths)[:-1]
         parts = zip(
@@ -231,21 +248,22 @@ def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> I
     first = 0
     while first < len(tokens):
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, "right")) - 1)
-        some = [to_host(tokens.sequence(i)) for i in range(first, last)]
+        some = tokens.part(first, last).put(np.zeros(0))
         inside = weights[first:last] > 0
         if range_ is not None:
-            for i in np.flatnonzero(~inside):
-                inside[i] = range_.contains(Tokens((some[i],)), part.positions).all()
+            for i in np.flatnonzero(~inside).tolist():
+                inside[i] = range_.contains(some.part(i, i + 1), part.positions).all()
         else:
             inside[:] = True
         yield _Chunk(
-            features.of(Tokens(tuple(some)), part.positions),
-            features.of(Tokens(tuple(map(np.abs, some))), part.positions),
+            part.positions,
+            features,
+            some,
+            features.of(some, part.positions),
             y[starts[first] : starts[last]],
             weights[first:last],
             lengths[first:last],
             inside,
-            max(map(len, some)) + 4,
         )
         first = last
 
@@ -259,10 +277,10 @@ class _Spectra:
 
     def best(self, alpha: float) -> _Spectrum:
         """The first one that loses no more than half of the digits, or the one that loses least."""
-        return next(
-            (each for each in self._candidates(alpha) if _good(each, alpha)),
-            min(self._candidates(alpha), key=lambda each: float(each.doubt(alpha, alpha))),
-        )
+        for each in self._candidates(alpha):
+            if each.doubt(alpha, alpha) <= EPS * MOST_CONDITION:
+                return each
+        return min(self._candidates(alpha), key=lambda each: float(each.doubt(alpha, alpha)))
 
     def _candidates(self, alpha: float) -> Iterator[_Spectrum]:
         yield self.plain
@@ -303,10 +321,6 @@ class _Spectra:
     def equilibrated_on_range(self) -> _Spectrum:
         """Both."""
         return _Spectrum(self.moments, self._scale, self.rank)
-
-
-def _good(spectrum: _Spectrum, alpha: float) -> bool:
-    return bool(spectrum.doubt(alpha, alpha) <= EPS * MOST_CONDITION)
 
 
 @same_bits
@@ -367,12 +381,9 @@ def leave_one_out(
         short = spectra.range if any(each.on_range for each in chosen) else None
         for chunk in (c for each in parts for c in _chunks(each, problem.features, short)):
             weights.append(chunk.weights * chunk.lengths)
-            found.append(
-                [
-                    spectrum.errors(chunk, float(alpha), positions == "last")
-                    for spectrum, alpha in zip(chosen, given, strict=True)
-                ]
-            )
+            at = {spectrum: spectrum.coordinates(chunk) for spectrum in set(chosen)}
+            pairs = zip(chosen, given, strict=True)
+            found.append([each.errors(chunk, at[each], float(alpha)) for each, alpha in pairs])
     shares = np.concatenate(weights) / moments.required_weight()
     counted = shares > 0
     if counted.sum() < 2:

@@ -73,5 +73,5 @@ class MomentRounding:
         size = float(np.linalg.norm(C))
         if not (smallest > 0 and self.second_moment <= MOST * smallest and size > 0):
             return None
-        error = 2 * (self.second_moment + self.cross / size) / smallest
+        error = 2 * (self.second_moment + self.cross / size) / smallest + gamma(2 * C.size + 8)
         return float(error) if error < 1 else None
