@@ -8,7 +8,8 @@ import test_checkpoint
 import test_left_out
 import test_lower_bound
 import test_underflow
-from attack.claims import Broken, coverage, fits
+from attack.calls import Broken
+from attack.claims import coverage, fits
 from attack.data import case_of
 from conftest import needs_cpu
 

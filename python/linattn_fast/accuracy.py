@@ -25,12 +25,12 @@ import numpy as np
 from .block_factors import rounding_steps_of
 from .cancellation import summand_sizes
 from .device import to_host
-from .exact_rank import modular_range
-from .features import Features
+from .exact_rank import modular_rank
+from .modular_features import ModularData
 from .moments import Moments
 from .refine import Solution, norm
 from .solve import EPS, Factorisation, rounding_level
-from .tokens import Floats, Positions, Tokens
+from .tokens import Floats
 
 _WORTH_SAYING = 1e-6
 """Relative error of coefficients from the Gram alone that ``info.reason`` names."""
@@ -67,7 +67,7 @@ def bound(
     are summed from.
     """
     C, D = to_host(coefficients), to_host(scale)
-    own, sums = to_host(squares), to_host(summands)
+    own, sums = np.maximum(to_host(squares), 0.0), to_host(summands)  # third moments may cancel
     if not (np.sqrt(own + ridge) * D).max() > _CANCELLED:  # nothing but rounding
         return None
     if not (sums >= 0.99 * own).all():  # which is so but for underflow
@@ -76,6 +76,8 @@ def bound(
     if not C.any():
         return 0.0 if target == 0 else None
     used = sums > 0  # a feature that no sample has has no coefficient, exactly
+    if not used.any():  # which coefficients deny: everything has underflowed
+        return None
     C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
@@ -100,24 +102,15 @@ def left_after(steps: Sequence[float], rate: float) -> float:
     return steps[-1] * min(0.5, max(rate, steps[-1]))
 
 
-def confirmed(
-    error: float | None,
-    rank: int,
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-    features: Features,
-) -> float | None:
+def confirmed(error: float | None, rank: int, data: ModularData) -> float | None:
     """The bound on the error, or None where the exact rank may be another than the numerical one.
 
     A rank of all samples or all features leaves no doubt, for singular values that count are far
     above rounding. Otherwise the exact rank is found modulo primes, if that takes no time.
     """
-    n = tokens.n_samples(positions)
-    if error is None or rank == min(n, features.count):
+    if error is None or rank == min(data.n_samples, data.features.count):
         return error
-    exact = modular_range(tokens, weights, positions, features, budget=_CHECK)
-    return error if exact is not None and exact.rank == rank else None
+    return error if modular_rank(data, budget=_CHECK) == rank else None
 
 
 def doubts_of_rank(factor: Factorisation, p: int) -> str:

@@ -153,7 +153,7 @@ def _known_error(
     """
     if may_underflow(problem.tokens).any():
         return None
-    return confirmed(_relative(errors, coefficients), rank, *problem.sampled)
+    return confirmed(_relative(errors, coefficients), rank, problem.modular)
 
 
 def _doubts(errors: list[float | None], found: float | None) -> str:

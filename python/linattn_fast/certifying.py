@@ -183,6 +183,7 @@ def certificate_from(
     read: Callable[[], Reading] | None = None,
     spectrum: bool = False,
     data: Data | None = None,
+    modular: ModularData | None = None,
 ) -> Certificate:
     """Certificate of accumulated moments.
 
@@ -198,6 +199,8 @@ def certificate_from(
         Compute all eigenvalues, too.
     data
         What the moments are of, where it is at hand: for questions about single inputs.
+    modular
+        It modulo primes, where something may have been found out before.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
@@ -220,7 +223,7 @@ def certificate_from(
     def exact() -> ExactRank:
         if read is None:
             return exact_rank_of_moments(moments.get())
-        return exact_rank(ModularData(read, moments.positions, moments.features))
+        return exact_rank(modular or ModularData(read, moments.positions, moments.features))
 
     verdict, evidence = judge(factor, p, proof, exact)
     spectral = factor if isinstance(factor, SpectralFactor) else None

@@ -67,7 +67,7 @@ def fit_dual(
     root = kernel.root[:, None] / kernel.root.max()
     error = None
     if not may_underflow(problem.tokens).any():
-        error = confirmed(dual.error, dual.rank, *problem.sampled)
+        error = confirmed(dual.error, dual.rank, problem.modular)
     unknown = "; the error of the coefficients is unknown" if error is None else ""
     return assemble(
         dual.solution,

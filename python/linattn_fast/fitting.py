@@ -151,7 +151,7 @@ def assemble_factorised(
     factor = choice.factorisation
     error = error_of_factorised(solution, factor, moments, float(settings.alpha))
     if isinstance(problem, Problem):
-        error = confirmed(error, factor.rank, *problem.sampled)
+        error = confirmed(error, factor.rank, problem.modular)
     elif factor.rank < moments.dimension:  # which nobody has compared with the exact one
         error = None
     reasons = choice.reason, why, doubts_of(error, factor, moments, solution)
@@ -194,10 +194,10 @@ def _certificate(
 
         limit = as_memory_limit(settings.memory_limit)
         factor = own if own is not None else certifying_factor(moments, read, limit)
-        data = None
+        data, modular = None, None
         if isinstance(problem, Problem):
-            data = (problem.tokens, problem.weights, problem.positions)
-        return certificate_from(moments, factor, read=read, data=data)
+            data, modular = (problem.tokens, problem.weights, problem.positions), problem.modular
+        return certificate_from(moments, factor, read=read, data=data, modular=modular)
 
 
 @same_bits

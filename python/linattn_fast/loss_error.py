@@ -24,7 +24,7 @@ from .tokens import Floats
 
 
 def loss_error(moments: Moments, coefficients: Floats) -> float:
-    """What ``moments.loss(coefficients)`` errs by at most, products that underflow apart.
+    """What ``moments.loss(coefficients)`` errs by at most; infinite where products underflow.
 
     Parameters
     ----------
@@ -34,6 +34,8 @@ def loss_error(moments: Moments, coefficients: Floats) -> float:
         C, (d_out, p).
     """
     d_out, p = coefficients.shape
+    if moments.accumulation.underflow:
+        return float("inf")
     weight = moments.required_weight()
     with on_device(moments.device):
         xp = module_of(coefficients)

@@ -27,7 +27,7 @@ from .progress import IterationBar
 from .result import Fit
 from .streamed_problem import Data, StreamedProblem, tokens_of
 from .summed_operator import streamed_operator
-from .tokens import Floats, Positions, Tokens
+from .tokens import Floats, Positions
 
 _SMALLEST_TARGET = 2.0**-480
 """Squares of larger targets have all their digits, in sums of any length."""
@@ -96,8 +96,10 @@ def _larger_summands(problem: Problem) -> Floats | None:
     features, positions = problem.features, problem.positions
     if features.everything or problem.tokens.device is not None:
         return None
-    chosen = np.linspace(0, len(problem.tokens) - 1, min(len(problem.tokens), _SOME)).astype(int)
-    some = Tokens(tuple(problem.tokens.sequence(int(i)) for i in chosen))
+    chosen = np.linspace(0, len(problem.tokens) - 1, min(len(problem.tokens), _SOME)).astype(
+        np.intp
+    )
+    some = problem.tokens.chosen(chosen)
     weights = None if problem.weights is None else problem.weights[chosen]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         summands = summand_sizes(some, weights, positions, features)

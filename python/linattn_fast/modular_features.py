@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import log2
 from typing import TypeAlias
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .features import Features
-from .modular import product, reduced, residues, whole_and_exponent
+from .modular import Span, product, reduced, residues, whole_and_exponent
 from .prefixes import Samples, distinct_rows
 from .tokens import Array, Floats, Positions, Tokens
 
@@ -105,6 +105,8 @@ class ModularData:
     features: Features
     zeros_and_ones: bool = False
     """Whether tokens are, so that 1 is the unit of each coordinate."""
+    spans: dict[int, Span] = field(default_factory=dict, repr=False, compare=False)
+    """Of the samples' features modulo primes, where they were found before."""
 
     @classmethod
     def of(

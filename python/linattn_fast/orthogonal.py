@@ -129,8 +129,15 @@ def solve_triangle(
 
     R has been scaled by D, the ridge is in the units of x.
     """
-    (k, p), xp = R.shape, module_of(R)
-    U, sigma, Vt = algebra_of(R).svd(R)
+    p, xp = R.shape[1], module_of(R)
+    # Features that are always zero, most of them for one-hot tokens, cost nothing
+    used = xp.flatnonzero(R.any(axis=0))
+    if len(used) in (0, p):
+        used = xp.arange(p)
+    U, sigma, found = algebra_of(R).svd(R if len(used) == p else R[:, used])
+    k = len(sigma)
+    Vt = xp.zeros((k, p))
+    Vt[:, used] = found
     values = xp.zeros(p)
     values[p - k :] = sigma[::-1] ** 2
     level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .device import cupy
 from .features import Features
 from .few_heads import require_every_feature
 from .memory import as_memory_limit, estimate_memory, require_memory
+from .modular_features import ModularData
 from .moments import Moments
 from .pcg import Pcg
 from .progress import Bar
@@ -152,6 +154,11 @@ class Problem:
     def sampled(self) -> tuple[Tokens, Floats | None, Positions, Features]:
         """What the features of the samples are made from: all but the targets."""
         return self.tokens, self.weights, self.positions, self.features
+
+    @cached_property
+    def modular(self) -> ModularData:
+        """The samples modulo primes: one object, which keeps what was found."""
+        return ModularData.of(*self.sampled)
 
     @property
     def nbytes(self) -> int:

@@ -64,7 +64,8 @@ class FitInfo:
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
     mean_squared_error_bound: float = 0.0
     """What ``mean_squared_error`` may be off by, at most, where it is from moments alone and terms
-    cancel; 0 where it is from residuals on the data, and in files of older releases."""
+    cancel; infinite where products underflow, and 0 where it is from residuals on the data, and in
+    files of older releases."""
 
     @property
     def error_in_words(self) -> str:
@@ -72,6 +73,8 @@ class FitInfo:
         error, bound = self.mean_squared_error, self.mean_squared_error_bound
         if not bound > 5e-4 * error:
             return f"{error:.3g}"
+        if not np.isfinite(bound):
+            return f"{error:.3g}, but products underflow and its error is unknown,"
         if not error > bound:
             return f"at most {error + bound:.2g}"
         digits = 1 + max(1, int(np.ceil(np.log10(error / bound))))

@@ -2,13 +2,12 @@
 
 With Lambda = U diag(w) U' the second moment, b = mean w h y' (p, d_out) and g = U'b:
 
-    C' = U diag(1 / (w + alpha)) g                                coefficients
-    mean y^2 - sum_i |g_i|^2 (w_i + 2 alpha) / (w_i + alpha)^2    training error
-    sum_i w_i / (w_i + alpha)                                     degrees of freedom
+    C' = U diag(1 / (w + alpha)) g      coefficients
+    sum_i w_i / (w_i + alpha)           degrees of freedom
 
 Lambda is decomposed as it is: equilibrated (:mod:`linattn_fast.solve`), alpha I would no longer be
 a multiple of the identity. So eigenvalues are known to the rounding level of the largest one, and
-where Lambda + alpha I is within that of singular, the equilibrated matrix of that alpha is
+where Lambda + alpha I is close to singular, the equilibrated matrix of that alpha is
 factorised as well, which resolves tokens of very different units and finds the least norm.
 """
 
@@ -20,14 +19,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from .accuracy import error_of_factorised
 from .blas_threads import same_bits
 from .block_factors import factorise_moments, rounding_steps_of
 from .device import brought_over, to_host
 from .features import Features
+from .loss_error import loss_error
 from .memory import estimate_memory, require_memory
+from .moment_rounding import MomentRounding
 from .moments import Moments
 from .query_groups import features_of_group, moments_of, query_groups
-from .solve import MARGIN, eigenpairs, rounding_level
+from .refine import Solution
+from .solve import MARGIN, MOST_CONDITION, eigenpairs, rounding_level
 from .tokens import Floats, Positions
 
 
@@ -40,12 +43,18 @@ class RidgePath:
     coefficients: Floats = field(repr=False)
     """(m, d_out, p)."""
     mean_squared_errors: Floats
-    """(m,): (1/W) sum w ||C h - y||^2 on the training data, without the ridge. Cancellation leaves
-    an error of about 1e-16 times the mean squared target."""
+    """(m,): (1/W) sum w ||C h - y||^2 on the training data, without the ridge, of the coefficients
+    as they are."""
+    mean_squared_error_bounds: Floats
+    """(m,): what these may be off by, at most: they are differences of sums that may cancel
+    (:mod:`linattn_fast.loss_error`)."""
     degrees_of_freedom: Floats
     """(m,): the trace of Lambda (Lambda + alpha I)^-1, p or the rank without a ridge."""
     factorisations: int
-    """1, and one for each alpha at which Lambda + alpha I is singular to rounding."""
+    """1, and one for each alpha at which Lambda + alpha I is close to singular."""
+    coefficient_errors: Floats
+    """(m,): bound on the relative error of the coefficients, to first order in rounding; NaN where
+    none is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +71,9 @@ class AlphaChoice:
     """The alpha of least mean error; the largest of several."""
     moments: Moments
     """Of all data together, to be fitted with that alpha."""
+    error_bounds: Floats = field(repr=False)
+    """(m, K): what rounding may have done to the errors, at most. With :func:`choose_alpha`, to the
+    errors of the coefficients that were computed."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,6 @@ class EigenBlock:
         """C for each alpha, (m, d_out, r)."""
         filtered = self.projected / (self.values[:, None] + alphas[:, None, None])  # (m, r, d_out)
         return np.asarray((self.vectors @ filtered).transpose(0, 2, 1))
-
-    def explained(self, alphas: Floats) -> Floats:
-        """sum_i |g_i|^2 (w_i + 2 alpha) / (w_i + alpha)^2, (m,)."""
-        shifted = self.values + alphas[:, None]  # (m, r)
-        return np.asarray(((1 + alphas[:, None] / shifted) / shifted) @ (self.projected**2).sum(1))
 
     def degrees_of_freedom(self, alphas: Floats) -> Floats:
         """sum_i w_i / (w_i + alpha), (m,)."""
@@ -131,15 +138,22 @@ def require_room(
     require_memory(estimate["eigh"] + more, what)
 
 
-def decomposed(moments: Moments) -> list[EigenBlock]:
-    """Eigendecomposition of Lambda, block by block where queries never occur together."""
+def decomposed(moments: Moments, scale: Floats | None = None) -> list[EigenBlock]:
+    """Eigendecomposition of Lambda, block by block where queries never occur together.
+
+    With a ``scale``, (p,), of features times it.
+    """
     b = moments.cross() / moments.required_weight()
     blocks = []
     for group in query_groups(moments):
         matrix = moments_of(moments, group).second_moment()
-        values, vectors, _ = eigenpairs(matrix, scaled=False)
         where = features_of_group(moments.features, group)
-        blocks.append(EigenBlock(where, np.maximum(values, 0.0), vectors, vectors.T @ b[where]))
+        own = np.ones(len(where)) if scale is None else scale[where]
+        matrix *= own
+        matrix *= own[:, None]
+        values, vectors, _ = eigenpairs(matrix, scaled=False)
+        projected = vectors.T @ (own[:, None] * b[where])
+        blocks.append(EigenBlock(where, np.maximum(values, 0.0), vectors, projected))
     return blocks
 
 
@@ -157,12 +171,13 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     Returns
     -------
     RidgePath
-        ``coefficients``, ``mean_squared_errors`` and ``degrees_of_freedom`` for each alpha.
+        ``coefficients``, ``mean_squared_errors`` and ``degrees_of_freedom`` for each alpha, with
+        bounds on what rounding has done to the first two.
 
     Notes
     -----
     As exact as ``moments.fit(alpha=...)`` with each alpha, which costs a factorisation a time, and
-    like it not refined on the data. Where Lambda + alpha I is singular to rounding it is that.
+    like it not refined on the data. Where Lambda + alpha I is close to singular it is that.
 
     Examples
     --------
@@ -176,35 +191,48 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     moments, given = _require_targets(moments, "moments"), as_alphas(alphas)
     require_room("ridge_path", moments.features, moments.d_out, moments.positions, len(given))
     blocks = decomposed(moments)
-    p, weight = moments.dimension, moments.required_weight()
+    p = moments.dimension
     largest = max(float(block.values[-1]) for block in blocks)
     smallest = min(float(block.values[0]) for block in blocks)
-    # The same margin that Moments.fit demands of Cholesky
+    # The same margins that Moments.fit demands of Cholesky
     level = MARGIN * rounding_level(p, rounding_steps_of(moments))
     safe = smallest + given > level * (largest + given)
+    safe &= (given == 0) | (largest + given <= MOST_CONDITION * (smallest + given))
 
     coefficients = np.empty((len(given), moments.d_out, p))
-    errors, freedom = np.zeros(len(given)), np.zeros(len(given))
+    freedom, off = np.zeros(len(given)), np.full(len(given), np.nan)
     for block in blocks:
         where = np.ix_(safe, np.arange(moments.d_out), block.features)
         coefficients[where] = block.coefficients(given[safe])
-        errors[safe] += block.explained(given[safe])
         freedom[safe] += block.degrees_of_freedom(given[safe])
-    errors[safe] = np.maximum(0.0, float(moments.sums.energy.sum()) / weight - errors[safe])
+    rounding = MomentRounding.of(moments, largest)
+    for i in np.flatnonzero(safe):
+        error = rounding.coefficients(coefficients[i], smallest + float(given[i]))
+        off[i] = np.nan if error is None else error
     for i in np.flatnonzero(~safe):
-        coefficients[i], freedom[i] = _on_its_own(moments, float(given[i]))
-        errors[i] = moments.loss(coefficients[i])
-    return RidgePath(given, coefficients, errors, freedom, 1 + int((~safe).sum()))
+        coefficients[i], freedom[i], off[i] = _on_its_own(moments, float(given[i]))
+    return RidgePath(
+        given,
+        coefficients,
+        _errors_of(moments, coefficients),
+        _bounds_of(moments, coefficients),
+        freedom,
+        1 + int((~safe).sum()),
+        off,
+    )
 
 
-def _on_its_own(moments: Moments, alpha: float) -> tuple[Floats, float]:
-    """C (d_out, p) and degrees of freedom, from a factorisation for this alpha alone."""
+def _on_its_own(moments: Moments, alpha: float) -> tuple[Floats, float, float]:
+    """C (d_out, p), degrees of freedom and error, from a factorisation for this alpha alone."""
     factor = factorise_moments(moments, alpha).factorisation
     C = factor.solve(moments.cross() / moments.required_weight()).T
+    error = error_of_factorised(Solution(C, (), 0.0), factor, moments, alpha)
+    off = np.nan if error is None else error
     if alpha == 0:
-        return C, float(factor.rank)
+        return C, float(factor.rank), off
     # trace Lambda (Lambda + alpha I)^-1 = rank - alpha trace (Lambda + alpha I)^-1
-    return C, factor.rank - alpha * float(np.trace(factor.solve(np.eye(moments.dimension))))
+    inverse = factor.solve(np.eye(moments.dimension))
+    return C, factor.rank - alpha * float(np.trace(inverse)), off
 
 
 def _errors_of(moments: Moments, coefficients: Floats) -> Floats:
@@ -212,10 +240,19 @@ def _errors_of(moments: Moments, coefficients: Floats) -> Floats:
     m, d_out, p = coefficients.shape
     x = coefficients.reshape(m * d_out, p).T
     # Summed over outputs: |C h - y|^2 = |y|^2 + <C, C G - 2 cross'>
-    gradient = (moments.gram_times(x) - 2 * np.tile(moments.cross(), (1, m))).T
-    quadratic = (coefficients * gradient.reshape(m, d_out, p)).sum(axis=(1, 2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        gradient = (moments.gram_times(x) - 2 * np.tile(moments.cross(), (1, m))).T
+        quadratic = (coefficients * gradient.reshape(m, d_out, p)).sum(axis=(1, 2))
     energy = float(moments.sums.energy.sum())
-    return np.asarray(np.maximum(0.0, (energy + quadratic) / moments.required_weight()))
+    errors = np.maximum(0.0, (energy + quadratic) / moments.required_weight())
+    return np.where(np.isfinite(errors), errors, np.inf)  # beyond float64
+
+
+def _bounds_of(moments: Moments, coefficients: Floats) -> Floats:
+    """What these are off by, at most, (m,)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bounds = np.array([loss_error(moments, C) for C in coefficients])
+    return np.where(np.isfinite(bounds), bounds, np.inf)
 
 
 @same_bits
@@ -240,8 +277,8 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
 
     Notes
     -----
-    An error is a difference of sums: it is known to about 1e-16 times the fold's mean squared
-    target, or mean squared prediction where that is larger.
+    An error is a difference of sums, which may cancel: ``error_bounds`` (m, K) say what that may
+    have cost.
 
     Examples
     --------
@@ -263,14 +300,16 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
     parts = [_require_targets(fold, f"folds[{k}]") for k, fold in enumerate(folds)]
     given = as_alphas(alphas)
     everything = parts[0].merged(parts[1:])  # raises where the folds are of different kinds
-    errors = np.empty((len(given), len(parts)))
+    errors, bounds = np.empty((2, len(given), len(parts)))
     for k, fold in enumerate(parts):
         # Added up and not taken away from the total, which would cancel where a fold is most of it
         first, *others = parts[:k] + parts[k + 1 :]
-        errors[:, k] = _errors_of(fold, ridge_path(first.merged(others), given).coefficients)
+        path = ridge_path(first.merged(others), given)
+        errors[:, k] = _errors_of(fold, path.coefficients)
+        bounds[:, k] = _bounds_of(fold, path.coefficients)
     mean = errors @ np.array([fold.total_weight for fold in parts])
     mean /= everything.total_weight
-    return AlphaChoice(given, errors, mean, best_alpha(given, mean), everything)
+    return AlphaChoice(given, errors, mean, best_alpha(given, mean), everything, bounds)
 
 
 def best_alpha(alphas: Floats, errors: Floats) -> float:

@@ -79,6 +79,12 @@ class Tokens:
         offsets = self.offsets[first : last + 1] - start
         return replace(self, storage=self.storage[start:stop], offsets=offsets)
 
+    def chosen(self, numbers: npt.NDArray[np.intp]) -> Tokens:
+        """Copies of the sequences of these numbers, as one array where they are one."""
+        if not isinstance(self.storage, tuple) and self.offsets is None:
+            return replace(self, storage=self.storage[numbers])
+        return Tokens(tuple(self.sequence(int(i)) for i in numbers))
+
     @property
     def d(self) -> int:
         """Coordinates of a token."""
