@@ -100,7 +100,7 @@ class Rounding:
         if kappa > 0:
             slope = norms(coordinates.transpose(point.gradient))
             slope = slope + summed * self._size(coordinates)
-            mu = max(alpha, kappa / coordinates.norm**2)
+            mu = max(alpha, kappa / coordinates.norm / coordinates.norm)
             bounds.append(slope / np.sqrt(kappa * mu) + moved / np.sqrt(mu))
         return relative(np.minimum.reduce(bounds), point.C)
 

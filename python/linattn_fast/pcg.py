@@ -129,7 +129,7 @@ def solve_pcg(
     """
     solve = Solve(operator, alpha, watch, tol, larger)
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later
+        with np.errstate(all="ignore"):  # what is not finite is refused later
             return _solved(solve)
     except BaseException as stop:
         # an attribute of ours on whatever exception stopped it, which no class declares

@@ -200,7 +200,7 @@ class Solve:
         """Whether the residuals of the iteration bound the error by half of what is asked for."""
         if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
             return False
-        mu = max(self.alpha, self.kappa / coordinates.norm**2)
+        mu = max(self.alpha, self.kappa / coordinates.norm / coordinates.norm)
         left = self.unit * state.norms / np.sqrt(self.kappa * mu)
         return float(relative(left, self.so_far()).max()) <= self.tol / 2
 
