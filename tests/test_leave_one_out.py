@@ -103,6 +103,14 @@ def test_units_of_coordinates_are_no_matter_without_a_ridge(rng):
     assert choice.errors[0, 3] == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_factors_beyond_float64_make_no_error_that_is_not_a_number():
+    Z = [np.array([[1e-78], [1e-23], [5e-99]]), np.array([[3e-3], [-6e-26], [-2e-83]])]
+    choice = la.leave_one_out(Z, np.array([3e-100, -1e-88]), [0.0, 5e-9, 400.0])
+    assert not np.isnan(choice.errors).any()
+    assert not np.isnan(choice.error_bounds).any()
+    assert np.isinf(choice.error_bounds[np.isinf(choice.errors)]).all()
+
+
 def test_bounds_of_errors_are_of_use_on_healthy_data(rng):
     Z = rng.standard_normal((200, 6, 4))
     y = plant(rng, 4, 2, 1)(Z) + rng.standard_normal((200, 1))

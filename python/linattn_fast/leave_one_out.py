@@ -235,7 +235,8 @@ def _squares(
     off = (f + K * size + 8 * n * EPS * residual) / np.where(known, least, np.inf)
     with np.errstate(over="ignore"):
         bound = (2 * size * off + off**2) / n + 32 * EPS * size**2
-        return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
+    known &= np.isfinite(bound)  # factors beyond float64 have 0 times infinity
+    return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
 
 
 def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> Iterator[_Chunk]:
