@@ -295,6 +295,10 @@ class _Spectra:
 
     def _candidates(self, alpha: float) -> Iterator[_Spectrum]:
         yield self.plain
+        if self.plain.doubt_of(0.0) <= MOST:  # of full rank, whatever it is modulo primes
+            if alpha == 0:
+                yield self.equilibrated
+            return
         if alpha == 0 and (self.rank is None or self.rank == self.moments.dimension):
             yield self.equilibrated
         if self.rank is not None and self.rank < self.moments.dimension:
