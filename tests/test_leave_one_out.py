@@ -103,6 +103,26 @@ def test_units_of_coordinates_are_no_matter_without_a_ridge(rng):
     assert choice.errors[0, 3] == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_factors_beyond_float64_make_no_error_that_is_not_a_number():
+    Z = [np.array([[1e-78], [1e-23], [5e-99]]), np.array([[3e-3], [-6e-26], [-2e-83]])]
+    choice = la.leave_one_out(Z, np.array([3e-100, -1e-88]), [0.0, 5e-9, 400.0])
+    assert not np.isnan(choice.errors).any()
+    assert not np.isnan(choice.error_bounds).any()
+    assert np.isinf(choice.error_bounds[np.isinf(choice.errors)]).all()
+
+
+def test_a_sequence_of_no_weight_far_larger_than_all_others_spoils_nothing(rng, positions):
+    """Its features over the others' eigenvalues are beyond float64; 0 times infinity is no K."""
+    Z, w = 1e-25 * rng.standard_normal((12, 3, 2)), np.ones(12)
+    y = 1e90 * rng.standard_normal((12, 1) if positions == "last" else (12, 3, 1))
+    Z[0], w[0] = Z[0] * 1e75, 0.0
+    choice = la.leave_one_out(Z, y, [0.0, 1e-150], positions=positions, sample_weight=w)
+    assert np.isinf(choice.errors[:, 0]).all()
+    for k, alpha in enumerate((0.0, 1e-150)):
+        off = Fraction(choice.errors[k, 3]) - exact_error(Z, y, w, positions, 3, alpha)
+        assert abs(off) <= choice.error_bounds[k, 3]
+
+
 def test_bounds_of_errors_are_of_use_on_healthy_data(rng):
     Z = rng.standard_normal((200, 6, 4))
     y = plant(rng, 4, 2, 1)(Z) + rng.standard_normal((200, 1))

@@ -73,15 +73,16 @@ class _Chunk:
         """That an entry of H has."""
         return int(self.tokens.lengths.max()) + 4
 
-    def summands(self, scale: Floats | None) -> Floats:
+    def summands(self, scale: Floats) -> Floats:
         """Length of |z_l| sum_t |z_tj z_tk| over the features, times scale; or more, (rows,)."""
-        if scale is None:  # at most |z| trace S, of the whole sequence
+        if (scale == scale[0]).all():  # at most |z| trace S, of the whole sequence
             squares = (self.tokens.rows().astype(np.float64) ** 2).sum(axis=1)
             ends = np.cumsum(self.tokens.lengths)
             traces = np.add.reduceat(squares, ends - self.tokens.lengths)
             if self.positions == "last":
-                return np.asarray(np.sqrt(squares[ends - 1]) * traces)
-            return np.asarray(np.sqrt(squares) * np.repeat(traces, self.tokens.lengths))
+                return np.asarray(np.sqrt(squares[ends - 1]) * traces * scale[0])
+            repeated = np.repeat(traces, self.tokens.lengths)
+            return np.asarray(np.sqrt(squares) * repeated * scale[0])
         sizes = Tokens(tuple(np.abs(z) for z in self.tokens))
         return np.asarray(np.linalg.norm(self.features.of(sizes, self.positions) * scale, axis=1))
 
@@ -90,6 +91,10 @@ class _Spectrum:
     """Lambda = U diag(w) U' in the units D, with U'b, and what rounding may have done to it."""
 
     def __init__(self, moments: Moments, scale: Floats | None = None, rank: int | None = None):
+        self.unit = 1.0  # a power of two, so that squares of eigenvalues stay within float64
+        if scale is None:
+            self.unit = float(power_of_two_scale(feature_sizes(moments).max(keepdims=True))[0])
+            scale = np.full(moments.dimension, self.unit)
         blocks: list[EigenBlock] = decomposed(moments, scale)
         self.scale, self.blocks = scale, blocks
         self.weight, self.p = moments.required_weight(), moments.dimension
@@ -108,7 +113,7 @@ class _Spectrum:
 
     def coordinates(self, chunk: _Chunk) -> tuple[Floats, Floats, Floats]:
         """P = H D U, (rows, r), with |H D| and the rounding in rows of H D and P, (rows,)."""
-        H = chunk.H if self.scale is None else chunk.H * self.scale
+        H = chunk.H * self.scale
         P = np.hstack([H[:, block.features] @ block.vectors for block in self.blocks])
         off = (gamma(chunk.roundings) + self.p * EPS) * chunk.summands(self.scale)
         return P[:, self.kept], np.linalg.norm(H, axis=1), off
@@ -120,6 +125,10 @@ class _Spectrum:
         with np.errstate(all="ignore"):
             return np.where(known, self._delta(shift, ridge) / smallest, np.inf)
 
+    def doubt_of(self, alpha: float) -> float:
+        """delta mu of Lambda + alpha I."""
+        return float(self.doubt(alpha * self.unit**2, alpha * self.unit**2))
+
     def _delta(self, shift: Numbers, ridge: float) -> Floats:
         delta = np.asarray(self.rounding.second_moment + 4 * self.rounding.weight * ridge)
         # The ridge is on a range that rounding has tilted by delta over the smallest eigenvalue
@@ -130,6 +139,7 @@ class _Spectrum:
     ) -> tuple[Floats, Floats]:
         """Mean of |e_i|^2 over the queries of each sequence, and what rounding may do to it."""
         P, lengths, off = coordinates
+        alpha *= self.unit**2
         if chunk.positions == "last":
             return self._of_queries(P, lengths, off, chunk, alpha)
         ends = np.cumsum(chunk.lengths)[:-1]
@@ -235,7 +245,8 @@ def _squares(
     off = (f + K * size + 8 * n * EPS * residual) / np.where(known, least, np.inf)
     with np.errstate(over="ignore"):
         bound = (2 * size * off + off**2) / n + 32 * EPS * size**2
-        return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
+    known &= np.isfinite(bound)  # factors beyond float64 have 0 times infinity
+    return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
 
 
 def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> Iterator[_Chunk]:
@@ -278,12 +289,16 @@ class _Spectra:
     def best(self, alpha: float) -> _Spectrum:
         """The first one that loses no more than half of the digits, or the one that loses least."""
         for each in self._candidates(alpha):
-            if each.doubt(alpha, alpha) <= EPS * MOST_CONDITION:
+            if each.doubt_of(alpha) <= EPS * MOST_CONDITION:
                 return each
-        return min(self._candidates(alpha), key=lambda each: float(each.doubt(alpha, alpha)))
+        return min(self._candidates(alpha), key=lambda each: each.doubt_of(alpha))
 
     def _candidates(self, alpha: float) -> Iterator[_Spectrum]:
         yield self.plain
+        if self.plain.doubt_of(0.0) <= MOST:  # of full rank, whatever it is modulo primes
+            if alpha == 0:
+                yield self.equilibrated
+            return
         if alpha == 0 and (self.rank is None or self.rank == self.moments.dimension):
             yield self.equilibrated
         if self.rank is not None and self.rank < self.moments.dimension:

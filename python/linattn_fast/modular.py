@@ -30,6 +30,10 @@ _LEAST_EXPONENT = -1130
 """Below that of every whole m with 2^53 > |m| in a float64."""
 
 
+_SMALL = 2.0**29
+"""Whole numbers up to this, times a residue, are exact."""
+
+
 def primes(seed: int) -> Iterator[int]:
     """Yield distinct primes of 23 bits in an order that depends on the seed alone."""
     rng = np.random.default_rng(seed)
@@ -82,6 +86,8 @@ def whole_and_exponent(x: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 def residues(x: Array, factors: npt.NDArray[np.int64], q: int) -> Floats:
     """Balanced residues of finite floats (.., d) times ``factors``, (d,), residues themselves."""
+    if np.abs(x).max(initial=0) <= _SMALL and bool((np.rint(x) == x).all()):
+        return reduced(x.astype(np.float64) * factors, q)  # up to 2^29 2^23
     m, e = whole_and_exponent(x)
     m %= q
     m *= _powers_of_two(q)[e - _LEAST_EXPONENT]
