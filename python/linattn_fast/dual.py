@@ -220,9 +220,12 @@ def _error_by_kernel(
         return 0.0 if norm(targets) == 0 else None
     lengths = xp.sqrt(xp.maximum(summands, kernel.squares()))
     own = norm(xp.abs(C) @ lengths)
-    least = np.sqrt(factor.norm * factor.smallest) / float(factor.scale.max())  # sigma, or below
-    largest = max(np.sqrt(factor.norm) / float(factor.scale.min()), norm(lengths))
-    error = u * ((norm(targets) + own) / (least * size) + largest / least)
+    with np.errstate(all="ignore"):  # what is not a number is not below one
+        least = np.sqrt(factor.norm * factor.smallest) / float(
+            factor.scale.max()
+        )  # sigma, or below
+        largest = max(np.sqrt(factor.norm) / float(factor.scale.min()), norm(lengths))
+        error = u * ((norm(targets) + own) / (least * size) + largest / least)
     return float(error) if error < 1 else None
 
 

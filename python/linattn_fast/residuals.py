@@ -70,7 +70,7 @@ def refine_on_data(
         if step < np.sqrt(EPS) and trusted:
             error = error - gain
             doubt = factor.condition * factor.level * abs(gain)  # of the identity above
-            if not (error > last[1] / 2 and doubt <= EPS * error):
+            if not (error > last[1] / 2 and doubt <= 32 * EPS * error):
                 sums = gradient(xp.ascontiguousarray(C))
                 error = float(sums.squared_error.sum()) / total_weight
             break
