@@ -337,7 +337,7 @@ def _module(name: str, **contents: Any) -> types.ModuleType:
 
 CREATE = ("zeros", "ones", "eye", "full", "arange", "linspace", "indices")
 WRAP = (
-    "abs", "concatenate", "diag", "einsum", "exp2", "flatnonzero", "frexp", "isfinite", "isinf",
+    "abs", "concatenate", "diag", "einsum", "exp2", "frexp", "isfinite", "isinf",
     "isnan", "ldexp", "log2", "matmul", "maximum", "minimum", "rint", "round", "sqrt", "stack",
     "tensordot", "vdot", "where", "zeros_like",
 )  # fmt: skip

@@ -131,9 +131,8 @@ def solve_triangle(
     """
     p, xp = R.shape[1], module_of(R)
     # Features that are always zero, most of them for one-hot tokens, cost nothing
-    used = xp.flatnonzero(R.any(axis=0))
-    if len(used) in (0, p):
-        used = xp.arange(p)
+    present = np.flatnonzero(to_host((R != 0).any(axis=0)))
+    used = xp.asarray(present if len(present) else np.arange(p))
     U, sigma, found = algebra_of(R).svd(R if len(used) == p else R[:, used])
     k = len(sigma)
     Vt = xp.zeros((k, p))
