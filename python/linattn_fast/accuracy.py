@@ -30,12 +30,14 @@ from .modular_features import ModularData
 from .moments import Moments
 from .refine import Solution, norm
 from .solve import EPS, Factorisation, rounding_level
-from .tokens import Floats
+from .tokens import Floats, Tokens
 
 _WORTH_SAYING = 1e-6
 """Relative error of coefficients from the Gram alone that ``info.reason`` names."""
 _CANCELLED = 0.25
 """In units of A every feature is near one, but for those that may be rounding alone."""
+_SMALLEST_TARGET = 2.0**-480
+"""Squares of larger targets have all their digits, in sums of any length."""
 _CHECK = 2e9
 """Multiply-adds that the exact rank may cost here: some tenths of a second."""
 _CONVERGED = 1e-10
@@ -100,6 +102,14 @@ def left_after(steps: Sequence[float], rate: float) -> float:
     if len(steps) > 1 and steps[-2] > 0:
         return steps[-1] * min(1.0, steps[-1] / steps[-2])
     return steps[-1] * min(0.5, max(rate, steps[-1]))
+
+
+def squares_underflow(targets: Tokens) -> bool:
+    """Whether some output has targets other than zero whose squares are next to nothing."""
+    rows = targets.rows()
+    most, least = (to_host(x).astype(np.float64) for x in (rows.max(axis=0), rows.min(axis=0)))
+    largest = np.maximum(most, -least)
+    return bool(((largest > 0) & (largest < _SMALLEST_TARGET)).any())
 
 
 def confirmed(error: float | None, rank: int, data: ModularData) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .accuracy import confirmed
+from .accuracy import confirmed, squares_underflow
 from .assembling import assemble
 from .backend import sizes_of
 from .block_certificate import certificate_of_blocks
@@ -151,7 +151,7 @@ def _known_error(
 
     Queries of different blocks never meet, so the ranks of blocks add up to that of the whole.
     """
-    if may_underflow(problem.tokens).any():
+    if may_underflow(problem.tokens).any() or squares_underflow(problem.targets):
         return None
     return confirmed(_relative(errors, coefficients), rank, problem.modular)
 

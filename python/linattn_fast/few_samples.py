@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .accuracy import confirmed
+from .accuracy import confirmed, squares_underflow
 from .assembling import assemble
 from .backend import get_backend
 from .certifying import certificate_from, certifying_factor, counted_on_data
@@ -66,7 +66,7 @@ def fit_dual(
                 certificate = certificate_from(moments, factor, read=read, data=data)
     root = kernel.root[:, None] / kernel.root.max()
     error = None
-    if not may_underflow(problem.tokens).any():
+    if not (may_underflow(problem.tokens).any() or squares_underflow(problem.targets)):
         error = confirmed(dual.error, dual.rank, problem.modular)
     unknown = "; the error of the coefficients is unknown" if error is None else ""
     return assemble(

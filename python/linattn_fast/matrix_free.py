@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from .accumulation import summand_sizes
+from .accuracy import squares_underflow
 from .assembling import assemble
 from .backend import get_backend
 from .certificate_source import Source
 from .certifying import counted_on_data
-from .device import module_of, to_host
 from .estimated_certificate import estimate_certificate
 from .machine import usable_memory
 from .memory import as_memory_limit, estimate_memory, kept_samples_bytes
@@ -29,8 +29,6 @@ from .streamed_problem import Data, StreamedProblem, tokens_of
 from .summed_operator import streamed_operator
 from .tokens import Floats, Positions
 
-_SMALLEST_TARGET = 2.0**-480
-"""Squares of larger targets have all their digits, in sums of any length."""
 _SOME = 256
 """Sequences that show how far features cancel."""
 _SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
@@ -75,17 +73,10 @@ def fit_pcg(
         otherwise=otherwise,
         larger=_larger_summands(problem) if isinstance(problem, Problem) else None,
     )
-    if isinstance(problem, Problem) and _squares_of_targets_underflow(problem):
+    if isinstance(problem, Problem) and squares_underflow(problem.targets):
         reason = f"{fit.info.reason}; squares of targets underflow, so that nothing is known"
         fit = replace(fit, info=replace(fit.info, reason=reason, coefficient_error=None))
     return fit
-
-
-def _squares_of_targets_underflow(problem: Problem) -> bool:
-    """Whether some output has targets other than zero whose squares are next to nothing."""
-    rows = problem.targets.rows()
-    largest = to_host(module_of(rows).abs(rows).max(axis=0)).astype(np.float64)
-    return bool(((largest > 0) & (largest < _SMALLEST_TARGET)).any())
 
 
 def _larger_summands(problem: Problem) -> Floats | None:
