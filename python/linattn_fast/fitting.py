@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from .accuracy import confirmed, converged, doubts_of, error_of_factorised
 from .assembling import assemble
 from .automatic import chosen_by_auto, may_factorise
@@ -127,7 +129,7 @@ def _fit_moments(moments: Moments, settings: Settings) -> Fit:
     moments.required_weight()
     settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
     stages = Stages()
-    with on_device(moments.device):
+    with on_device(moments.device), np.errstate(all="ignore"):  # as in fit
         with stages.timed("solve"):
             coefficients, choice = _solve_primal(moments, settings)
         with stages.timed("loss"):
@@ -304,7 +306,8 @@ def fit(
     precision = as_precision(precision)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    with on_device(device_of(Z)):
+    # What overflows is refused when the result is put together, in this package's words
+    with on_device(device_of(Z)), np.errstate(all="ignore"):
         problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
         try:
             if (blocks := as_blocks(problem, settings)) is not None:
