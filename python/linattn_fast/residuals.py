@@ -46,7 +46,7 @@ def refine_on_data(
     """
     xp = module_of(coefficients)
     factor = choice.factorisation
-    trusted = factor.condition * factor.level < _TRUSTED
+    trusted, p = factor.condition * factor.level < _TRUSTED, coefficients.shape[1]
     C, steps, decisive = coefficients, list[float](), list[float]()
     last: tuple[Floats, float, float] | None = None  # C before the last step, its errors
     while True:
@@ -69,7 +69,8 @@ def refine_on_data(
         decisive.append(step)
         if step < np.sqrt(EPS) and trusted:
             error = error - gain
-            doubt = factor.condition * factor.level * abs(gain)  # of the identity above
+            # Where nothing was left out of the factorisation, the identity above errs by this
+            doubt = factor.condition * factor.level * abs(gain) if factor.rank == p else np.inf
             if not (error > last[1] / 2 and doubt <= 32 * EPS * error):
                 sums = gradient(xp.ascontiguousarray(C))
                 error = float(sums.squared_error.sum()) / total_weight
