@@ -47,7 +47,7 @@ class RidgePath:
     as they are."""
     mean_squared_error_bounds: Floats
     """(m,): what these may be off by, at most: they are differences of sums that may cancel
-    (:mod:`linattn_fast.loss_error`)."""
+    (``loss_error.py``)."""
     degrees_of_freedom: Floats
     """(m,): the trace of Lambda (Lambda + alpha I)^-1, p or the rank without a ridge."""
     factorisations: int
