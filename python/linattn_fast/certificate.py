@@ -140,7 +140,8 @@ class Certificate:
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
-        leverages = self._source().leverages(tokens, where)
+        with np.errstate(all="ignore"):  # what is not finite is not known
+            leverages = self._source().leverages(tokens, where)
         with on_device(self.device):
             return unless_left_out(leverages, np.inf, tokens, where, self.features)
 
@@ -221,11 +222,13 @@ class Certificate:
         source = self._source()
         residual = None
         if return_residual or tol is not None:
-            residual = source.residuals(tokens, where)
+            with np.errstate(all="ignore"):
+                residual = source.residuals(tokens, where)
             with on_device(self.device):
                 residual = unless_left_out(residual, 1.0, tokens, where, self.features)
         if tol is None or residual is None:
-            covered = source.covered(tokens, where)
+            with np.errstate(all="ignore"):  # what is not finite is not covered
+                covered = source.covered(tokens, where)
             with on_device(self.device):
                 covered = unless_left_out(covered, False, tokens, where, self.features)
         else:

@@ -297,7 +297,7 @@ def certify(
     """
     memory_limit = as_memory_limit(memory_limit)
     Bar(0, "", progress)  # checked before any work
-    with on_device(device_of(Z)):
+    with on_device(device_of(Z)), np.errstate(all="ignore"):  # what overflows is refused
         if isinstance(Z, Moments):
             if offsets is not None or sample_weight is not None or features is not None:
                 raise ValueError(
