@@ -186,3 +186,10 @@ def test_bad_streams_of_a_fit_are_named(rng, small_batches):
             la.fit(stream, **named)
     with pytest.raises(TypeError, match="^y: "):
         la.fit(iter([Z]))
+
+
+@pytest.mark.parametrize("size", [1e-52, 1e-170])
+def test_conjugate_gradients_refuse_streams_whose_features_underflow(rng, size):
+    batches = [(size * rng.standard_normal((30, 4, 2)), rng.standard_normal((30, 1))) for _ in "ab"]
+    with pytest.raises(ValueError, match="underflow"):
+        la.fit(batches, solver="pcg")

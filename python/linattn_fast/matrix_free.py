@@ -45,6 +45,8 @@ def fit_pcg(
     """Fit without a p x p matrix; ``otherwise`` as for :func:`fit_operator`."""
     operator: NormalOperator
     if isinstance(problem, StreamedProblem):
+        with problem.parts() as parts:
+            _require_visible(next(parts))
         operator = streamed = streamed_operator(problem)
         noise_samples, source, kept = streamed.noise_samples, None, 0
         reason = f"{reason}; the stream read in every pass"
@@ -55,8 +57,7 @@ def fit_pcg(
             problem.tokens, problem.weights, problem.positions, problem.features
         )
         noise_samples, source = counted.noise_samples, counted.source
-        if _squares_underflow(problem):
-            raise underflow_error(problem.tokens)
+        _require_visible(problem)
         reason = f"{reason}; samples {'kept' if kept else 'made anew in every pass'}"
     fit = fit_operator(
         operator,
@@ -103,10 +104,11 @@ def _larger_summands(problem: Problem) -> Floats | None:
     return np.maximum(ratio, 1.0).reshape(-1)
 
 
-def _squares_underflow(problem: Problem) -> bool:
-    """Whether no square of a feature is above zero, although there are tokens that are not."""
+def _require_visible(problem: Problem) -> None:
+    """Raise where no square of a feature is above zero, although there are tokens that are not."""
     most = largest_size(problem.tokens) * float(np.sqrt(problem.tokens.lengths.max()))
-    return problem.features.everything and 0 < most < _SMALLEST_TOKEN
+    if problem.features.everything and 0 < most < _SMALLEST_TOKEN:
+        raise underflow_error(problem.tokens)
 
 
 def _operator_in_memory(problem: Problem, settings: Settings) -> tuple[NormalOperator, int]:
