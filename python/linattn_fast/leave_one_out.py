@@ -127,7 +127,8 @@ class _Spectrum:
 
     def doubt_of(self, alpha: float) -> float:
         """delta mu of Lambda + alpha I."""
-        return float(self.doubt(alpha * self.unit**2, alpha * self.unit**2))
+        ridge = alpha * self.unit * self.unit  # a power would raise where it overflows
+        return float(self.doubt(ridge, ridge))
 
     def _delta(self, shift: Numbers, ridge: float) -> Floats:
         delta = np.asarray(self.rounding.second_moment + 4 * self.rounding.weight * ridge)
@@ -139,7 +140,7 @@ class _Spectrum:
     ) -> tuple[Floats, Floats]:
         """Mean of |e_i|^2 over the queries of each sequence, and what rounding may do to it."""
         P, lengths, off = coordinates
-        alpha *= self.unit**2
+        alpha = alpha * self.unit * self.unit
         if chunk.positions == "last":
             return self._of_queries(P, lengths, off, chunk, alpha)
         ends = np.cumsum(chunk.lengths)[:-1]
