@@ -45,10 +45,10 @@ def fit_pcg(
     """Fit without a p x p matrix; ``otherwise`` as for :func:`fit_operator`."""
     operator: NormalOperator
     if isinstance(problem, StreamedProblem):
-        with problem.parts() as parts:
-            _require_visible(next(parts))
         operator = streamed = streamed_operator(problem)
         noise_samples, source, kept = streamed.noise_samples, None, 0
+        with problem.parts() as parts:
+            _require_visible(next(parts))
         reason = f"{reason}; the stream read in every pass"
     else:
         operator, kept = _operator_in_memory(problem, settings)
