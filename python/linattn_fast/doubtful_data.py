@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .result import Fit
 
 _SEQUENCES = 1024
-"""Of a batch, whose last tokens are looked at, evenly spaced."""
+"""Sequences of a batch whose last tokens are looked at, evenly spaced."""
 _WHOLE = 16
-"""Of those, sequences that are looked at as a whole."""
+"""Sequences among those that are looked at as a whole."""
 _PADDED = 0.1
 """Share of sequences that end in zeros from which on they look padded."""
 _CHANCE = 1e-4

@@ -129,7 +129,7 @@ class DualSolution:
     condition: float
     reason: str
     rank: int
-    """Of the features, numerically."""
+    """Numerical rank of the features."""
     error: float | None
     """Bound on the relative error of the coefficients if that is the exact rank; None where it is
     not known."""

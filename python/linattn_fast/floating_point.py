@@ -23,7 +23,7 @@ except ImportError:  # nothing can be undone then, but it can be seen
 UNIT = 2.0**-53
 """Relative error of one rounding in float64."""
 NARROW_UNIT = 2.0**-24
-"""The same in float32."""
+"""Relative error of one rounding in float32."""
 
 
 def gamma(roundings: float, unit: float = UNIT) -> float:

@@ -159,7 +159,7 @@ class _Spectrum:
     def _of_queries(
         self, P: Floats, lengths: Floats, off: Floats, chunk: _Chunk, alpha: float
     ) -> tuple[Floats, Floats]:
-        """Of sequences with one query each, all at once."""
+        """Errors and bounds of sequences with one query each, all at once."""
         shares = chunk.weights / self.weight
         shifts = alpha * np.maximum(1 - shares, 0.0)
         inverse = 1 / (self.values + shifts[:, None])  # D, (rows, r)
@@ -183,7 +183,7 @@ class _Spectrum:
         weight: float,
         inside: bool,
     ) -> tuple[Floats, Floats]:
-        """Of one sequence."""
+        """Error and bound of one sequence."""
         n, share = len(P), weight / self.weight
         shift = alpha * max(1 - share * n, 0.0)
         inverse = 1 / (self.values + shift)
@@ -309,7 +309,7 @@ class _Spectra:
 
     @cached_property
     def range(self) -> ModularRange | None:
-        """Of the features, exactly; None where that is not known."""
+        """Exact rank of the features; None where it is not known."""
         if not isinstance(self.problem, Problem):
             return None
         return modular_range(*self.problem.sampled, budget=_EXACT_RANK)
@@ -325,7 +325,7 @@ class _Spectra:
 
     @cached_property
     def equilibrated(self) -> _Spectrum:
-        """Of features brought to one length."""
+        """Spectrum of the features brought to one length."""
         return _Spectrum(self.moments, self._scale)
 
     @cached_property

@@ -82,7 +82,7 @@ def nonzero_sums(samples: Samples, pairs: Numbers, exact: bool = False) -> Mask:
 
 
 def _absolute(samples: Samples, *, present: bool = False) -> Samples:
-    """The same samples of the absolute values, or of 1 where a number is not zero."""
+    """Samples of the tokens' absolute values, or of 1 where a number is not zero."""
 
     def of(array: Array) -> Array:
         return (array != 0).astype(np.float64) if present else np.abs(array)

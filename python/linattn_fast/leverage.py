@@ -62,7 +62,7 @@ _NEAR = 1e-9
 _ATTEMPTS = 2
 """So often."""
 _COLUMNS = 256
-"""Of an inverse, formed at a time."""
+"""Columns of an inverse that are formed at a time."""
 
 
 class LeverageBound(Protocol):
@@ -274,7 +274,7 @@ class DataBound:
 
     @property
     def rank(self) -> int:
-        """Of Lambda, at least: T' Lambda T has no null vector."""
+        """Rank of Lambda, at least: T' Lambda T has no null vector."""
         return int(self.whitener.shape[1])
 
     def of(self, h: Floats, g: Floats, longest: int) -> Floats:

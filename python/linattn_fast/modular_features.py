@@ -106,7 +106,7 @@ class ModularData:
     zeros_and_ones: bool = False
     """Whether tokens are, so that 1 is the unit of each coordinate."""
     spans: dict[int, Span] = field(default_factory=dict, repr=False, compare=False)
-    """Of the samples' features modulo primes, where they were found before."""
+    """Spans of the samples' features modulo primes, where they were found before."""
 
     @classmethod
     def of(

@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     complete: bool
     """Whether the stream had ended there."""
     batches: Array | None
-    """Of each batch its end and digests, (batches, 4); None in files of older versions."""
+    """End and digests of each batch, (batches, 4); None in files of older versions."""
 
 
 def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | None = None) -> None:

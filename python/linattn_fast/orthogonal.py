@@ -125,7 +125,7 @@ def solve_rows(
 def solve_triangle(
     R: Floats, c: Floats, n_samples: int, alpha: float, scale: Floats
 ) -> tuple[Floats, SpectralFactor]:
-    """The same, of |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
+    """Solve |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
 
     R has been scaled by D, the ridge is in the units of x.
     """

@@ -38,7 +38,7 @@ the residual of a solution of least norm justifies is small."""
 _LEAST_NORM = 1e-6
 """Largest share of null directions in a solution that is said to be of least norm."""
 _CHECK = 0.1
-"""Of what is said, what a check must find."""
+"""Share of what is said that a check must find."""
 _HIDDEN = 100.0
 """Units of rounding below which the data does not see a direction."""
 _MORE = 5

@@ -24,7 +24,7 @@ _MOST_STEPS = 8
 _TRUSTED = 1e-3
 """Largest rounding level times condition number of a factorisation whose steps need no check."""
 _ROUNDING = 1e-12
-"""Of an objective, relative to it."""
+"""Rounding of an objective, relative to it."""
 
 
 def refine_on_data(

@@ -52,10 +52,10 @@ MARGIN = 10.0
 CLOSE = 100.0
 """Singular values within this factor of what counts as zero leave the rank uncertain."""
 MOST_CONDITION = 1 / np.sqrt(EPS)
-"""Of Lambda + alpha I, for Cholesky with a ridge. Where Lambda is singular, the ridge alone is what
-rounding is divided by; the range of Lambda, taken on its own, never sees it."""
+"""Largest condition of Lambda + alpha I for Cholesky with a ridge. Where Lambda is singular, the
+ridge alone is what rounding is divided by; the range of Lambda, taken on its own, never sees it."""
 _MOST_NOISE = 0.01
-"""Of orthonormal vectors: above it, they say nothing at all."""
+"""Largest noise in orthonormal vectors: above it, they say nothing at all."""
 
 
 def algebra_of(matrix: Floats) -> ModuleType:
