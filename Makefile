@@ -29,6 +29,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # The manual, docs/_build/html/index.html: warnings are errors, and no network is needed.
 docs: $(VENV)/installed

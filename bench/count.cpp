@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../csrc/core/isa.hpp"
+#include "../csrc/kernels/isa.hpp"
 #include "../csrc/core/moments.hpp"
 
 using namespace linattn;

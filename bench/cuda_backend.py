@@ -24,7 +24,7 @@ import numpy as np
 from machine import processor
 
 import linattn_fast as la
-from linattn_fast.compact import shape
+from linattn_fast.features.compact import shape
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 7

@@ -18,7 +18,7 @@ from scipy.linalg import eigh, lapack, svd
 from threadpoolctl import threadpool_limits
 
 import linattn_fast as la
-from linattn_fast.cholesky import cholesky_in_place
+from linattn_fast.linalg.cholesky import cholesky_in_place
 
 
 def seconds(work: Callable[[], object], budget: float = 1.0) -> float:

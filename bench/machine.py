@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from linattn_fast.machine import processor
+from linattn_fast.system.machine import processor
 
 __all__ = ["PAUSE", "alternate", "extra_memory", "flop_rate", "in_fresh_process", "processor"]
 

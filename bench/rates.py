@@ -12,8 +12,8 @@ import numpy as np
 from scipy.linalg import eigh, lapack
 
 import linattn_fast as la
-from linattn_fast.backend import get_backend
-from linattn_fast.tokens import as_targets, as_tokens
+from linattn_fast.backend.choice import get_backend
+from linattn_fast.data.tokens import as_targets, as_tokens
 
 
 def seconds(work: Callable[[], object], runs: int = 3) -> float:

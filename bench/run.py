@@ -22,8 +22,8 @@ from machine import alternate, extra_memory, flop_rate, processor
 
 import linattn_fast as la
 from linattn_fast import _cpu
-from linattn_fast.compact import shape
-from linattn_fast.memory import in_words
+from linattn_fast.features.compact import shape
+from linattn_fast.system.machine import in_words
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 7

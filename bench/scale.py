@@ -21,12 +21,12 @@ from machine import processor
 
 import linattn_fast as la
 from linattn_fast import _cpu
-from linattn_fast.backend import get_backend
-from linattn_fast.conjugate_gradients import conjugate_gradients
-from linattn_fast.memory import in_words
-from linattn_fast.solve import Solver
-from linattn_fast.tokens import as_targets, as_tokens
-from linattn_fast.whitening import whiten
+from linattn_fast.backend.choice import get_backend
+from linattn_fast.data.tokens import as_targets, as_tokens
+from linattn_fast.linalg.factors import Solver
+from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
+from linattn_fast.solvers.conjugate_gradients.whitening import whiten
+from linattn_fast.system.machine import in_words
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 4096

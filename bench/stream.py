@@ -18,7 +18,7 @@ from machine import alternate, in_fresh_process, processor
 
 import linattn_fast as la
 from linattn_fast import _cpu
-from linattn_fast.memory import in_words
+from linattn_fast.system.machine import in_words
 
 RESULTS = Path(__file__).parent / "results"
 D, LENGTH = 12, 32

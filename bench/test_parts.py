@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.backend import get_backend
-from linattn_fast.tokens import as_tokens
+from linattn_fast.backend.choice import get_backend
+from linattn_fast.data.tokens import as_tokens
 
 
 @pytest.mark.parametrize("positions", ["last", "all", "causal"])

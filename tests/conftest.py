@@ -11,20 +11,22 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import fake_cupy
 import numpy as np
 import pytest
-import stand_in_cuda
 from hypothesis import HealthCheck, settings
+from stand_ins import fake_cupy, stand_in_cuda
 
 import linattn_fast as la
-from linattn_fast import sources
-from linattn_fast.backend import BatchMoments, cpu, cuda, cuda_extension
+from linattn_fast.arrays.compiled import MISSING, core
+from linattn_fast.arrays.device import to_host
+from linattn_fast.backend.cuda import backend as cuda
+from linattn_fast.backend.cuda.backend import extension as cuda_extension
+from linattn_fast.backend.interface import BatchMoments
 from linattn_fast.backend.reference import NumpyBackend
-from linattn_fast.device import to_host
-from linattn_fast.tokens import Tokens
+from linattn_fast.data import sources
+from linattn_fast.data.tokens import Tokens
 
-pytest_plugins = ["cli_session"]  # its fixtures: folder, truth, data, model
+pytest_plugins = ["stand_ins.cli_session"]  # its fixtures: folder, truth, data, model
 
 settings.register_profile(
     "linattn",
@@ -39,9 +41,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EPS = np.finfo(np.float64).eps
 
-needs_cpu = pytest.mark.skipif(
-    cpu.MISSING is not None, reason=f"no compiled backend: {cpu.MISSING}"
-)
+needs_cpu = pytest.mark.skipif(MISSING is not None, reason=f"no compiled backend: {MISSING}")
 
 
 @pytest.fixture
@@ -81,20 +81,20 @@ def home(result: Any) -> Any:
 
 
 def _instruction_sets() -> list[object]:
-    if cpu.MISSING is not None:
+    if MISSING is not None:
         return [pytest.param("none", marks=needs_cpu)]
     return [
         pytest.param(name, marks=pytest.mark.skipif(not ok, reason=f"this processor lacks {name}"))
-        for name, ok in cpu._cpu.instruction_sets()
+        for name, ok in core.instruction_sets()
     ]
 
 
 @pytest.fixture(params=_instruction_sets())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every compiled instruction set in turn."""
-    cpu._cpu.select_instruction_set(request.param)
+    core.select_instruction_set(request.param)
     yield request.param
-    cpu._cpu.select_instruction_set("")
+    core.select_instruction_set("")
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import test_checkpoint
-import test_left_out
-import test_lower_bound
-import test_underflow
 from attack.calls import Broken
 from attack.claims import coverage, fits
 from attack.data import case_of
+from backend import test_underflow
+from certificate import test_lower_bound
 from conftest import needs_cpu
+from features import test_left_out
+from moments import test_checkpoint
 
-from linattn_fast import block_fit, checkpoint, few_samples, fitting, leverage, lower_bound, moments
-from linattn_fast.backend import Roundings, cpu
-from linattn_fast.digests import BatchDigest
-from linattn_fast.exact_rank import ModularRange
+from linattn_fast.backend import cpu
+from linattn_fast.backend.interface import Roundings
+from linattn_fast.certificate import leverage, lower_bound
+from linattn_fast.exact.exact_rank import ModularRange
+from linattn_fast.fitting import blocks as block_fit
+from linattn_fast.fitting import call as fitting
+from linattn_fast.fitting import dual as few_samples
+from linattn_fast.moments import checkpoint, moments
+from linattn_fast.moments.digests import BatchDigest
 
 pytestmark = needs_cpu
 

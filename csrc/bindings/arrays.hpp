@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "../core/moments.hpp"
+#include "../common/monitor.hpp"
+#include "../common/positions.hpp"
 #include "../core/tokens.hpp"
 
 namespace linattn::bindings {

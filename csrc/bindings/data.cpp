@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "../core/index.hpp"
+#include "../common/index.hpp"
 
 namespace linattn::bindings {
 

@@ -1,4 +1,4 @@
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 
 #include <pybind11/stl.h>
 

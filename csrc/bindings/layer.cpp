@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "../core/index.hpp"
-#include "../core/isa.hpp"
+#include "../common/index.hpp"
+#include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "register.hpp"
 

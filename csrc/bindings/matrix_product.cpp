@@ -1,6 +1,6 @@
 #include "../core/matrix_product.hpp"
 
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "register.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <pybind11/stl.h>
 
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 #include "../core/scan.hpp"
 #include "arrays.hpp"
 #include "data.hpp"

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 #include "data.hpp"
 #include "register.hpp"
 
@@ -77,6 +77,8 @@ class NormalEquations {
 }  // namespace
 
 void register_normal_equations(py::module_& module) {
+  module.def("pass_slabs", &pass_slabs, py::arg("samples"), py::arg("entries"),
+             "Slabs into which a pass over samples is cut, each with sums of so many entries.");
   py::class_<NormalEquations>(module, "NormalEquations",
                               "The Gram of a batch as an operator; `keep` holds on to the packed samples.")
       .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&,

@@ -1,6 +1,6 @@
-#include "../core/query_sums.hpp"
+#include "../softmax/query_sums.hpp"
 
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "register.hpp"
 

@@ -1,12 +1,13 @@
 #include "../core/triangular.hpp"
 
-#include "../core/isa.hpp"
+#include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "register.hpp"
 
 namespace linattn::bindings {
 
 void register_triangular(py::module_& module) {
+  module.def("cholesky_columns", &block_columns, py::arg("n"), "Columns of a block of a Cholesky factor (n, n).");
   module.def(
       "factor_cholesky",
       [](Doubles matrix, int threads) {

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cmath>
 
-#include "../kernels/block_sizes.hpp"
-#include "index.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/index.hpp"
 #include "sequence_group.hpp"
-#include "team.hpp"
+#include "../common/team.hpp"
 
 namespace linattn {
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "../common/monitor.hpp"
+#include "../common/positions.hpp"
 #include "layer.hpp"
-#include "moments.hpp"
-#include "positions.hpp"
 #include "tokens.hpp"
 
 namespace linattn {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
-#include "index.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/index.hpp"
 
 namespace linattn {
 

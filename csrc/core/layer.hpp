@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "buffer.hpp"
-#include "kernels.hpp"
+#include "../common/buffer.hpp"
+#include "../common/kernels.hpp"
 
 namespace linattn {
 

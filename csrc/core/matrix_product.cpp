@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
-#include "buffer.hpp"
-#include "team.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/buffer.hpp"
+#include "../common/team.hpp"
 
 namespace linattn {
 

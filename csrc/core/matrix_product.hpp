@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels.hpp"
+#include "../common/kernels.hpp"
 
 namespace linattn {
 

@@ -4,18 +4,16 @@
 #include <atomic>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/index.hpp"
+#include "../common/team.hpp"
 #include "floating_point.hpp"
-#include "index.hpp"
-#include "team.hpp"
+#include "slabs.hpp"
 
 namespace linattn {
 
 namespace {
 
-// Sums up to this size (doubles) are kept once per slab of samples instead of being shared by all threads.
-constexpr std::int64_t slab_limit = 64 * 1024;
-constexpr std::int64_t most_slabs = 64, blocks_in_slab = 8;
 // Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
 constexpr std::int64_t blocks_budget = 4 << 20;
 // Tasks that use a block's factors before the next block's take their place in the L2 cache.
@@ -265,59 +263,53 @@ std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums&
   return total;
 }
 
-// Few rows: the blocks are cut into slabs, as many for every number of threads; each slab has sums of its own and
-// is filled and multiplied by one thread while its block is in cache. The slabs are added in order. Returns as above.
-std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
-  const std::int64_t total = work.blocks();
-  const std::int64_t slabs = std::clamp<std::int64_t>(total / blocks_in_slab, 1, most_slabs);
-  const std::int64_t gram_entries = work.product.gram_entries(), cross_entries = work.product.cross_entries();
-  const std::int64_t size_entries = work.product.size_entries(), d_out = work.data.d_out();
-  const std::int64_t slab_size = gram_entries + cross_entries + size_entries + d_out;
-  const Buffer partial(slabs * slab_size);
-  std::atomic<std::int64_t> done{0};
+// What one thread needs to add blocks to the sums of a slab.
+struct SlabWorker {
+  explicit SlabWorker(const Work& work)
+      : watch(work.underflow),
+        filler(work.kernels, work.data, work.precision),
+        block(work.data, work.precision),
+        carry(work.pairs()),
+        next(work.pairs()) {}
 
-  Team::run(static_cast<int>(std::min<std::int64_t>(threads, slabs)), [&](Team& team, int rank) {
-    const UnderflowWatch watch(work.underflow);
-    BlockFiller filler(work.kernels, work.data, work.precision);
-    SampleBlock block(work.data, work.precision);
-    TaskRows rows;
-    Buffer carry(work.pairs()), next(work.pairs());
-    team.for_each(slabs, [&](std::int64_t slab) {
-      double* const start = partial.data() + slab * slab_size;
-      double* const sizes = start + gram_entries + cross_entries;
-      const MomentSums own{start, start + gram_entries, sizes + size_entries, sizes};
-      const std::int64_t first = slab * total / slabs, end = (slab + 1) * total / slabs;
-      filler.carry_into(first, carry.data());
-      for (std::int64_t b = first; b < end && !team.failed(); ++b) {
+  const UnderflowWatch watch;
+  BlockFiller filler;
+  SampleBlock block;
+  TaskRows rows;
+  Buffer carry, next;
+};
+
+// Few rows: each slab of blocks has sums of its own. Returns as above.
+std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums& sums) {
+  const std::int64_t gram_entries = work.product.gram_entries(), cross_entries = work.product.cross_entries();
+  const std::int64_t size_entries = work.product.size_entries();
+  SlabSums partial;
+  const std::int64_t slabs = sum_over_slabs(
+      work.data.samples(), blocks_in_moment_slab, threads, work.monitor, partial,
+      {{sums.gram, gram_entries},
+       {sums.cross, cross_entries},
+       {sums.sizes, size_entries},
+       {sums.energy, work.data.d_out()}},
+      [&] { return SlabWorker(work); },
+      [&](SlabWorker& worker, std::int64_t b, bool first, double* own) {
+        auto& [watch, filler, block, rows, carry, next] = worker;
+        double* const sizes = own + gram_entries + cross_entries;
+        const MomentSums into{own, own + gram_entries, sizes + size_entries, sizes};
+        if (first) filler.carry_into(b, carry.data());
         filler.fill(block, b);
         carry_over(block, filler.block_size(b), work.pairs(), carry.data(), next.data());
         filler.finish(block, block.continues ? carry.data() : nullptr);
         std::swap(carry, next);
-        for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, own);
-        add_energy(block, own.energy);
-        done += filler.block_size(b);
-        if (rank == 0) work.monitor(done);
-      }
-    });
-  });
-
-  for (std::int64_t slab = 0; slab < slabs; ++slab) {
-    const double* const start = partial.data() + slab * slab_size;
-    for (std::int64_t i = 0; i < gram_entries; ++i) sums.gram[i] += start[i];
-    for (std::int64_t i = 0; i < cross_entries; ++i) sums.cross[i] += start[gram_entries + i];
-    const double* const sizes = start + gram_entries + cross_entries;
-    for (std::int64_t i = 0; i < size_entries; ++i) sums.sizes[i] += sizes[i];
-    for (std::int64_t a = 0; a < d_out; ++a) sums.energy[a] += sizes[size_entries + a];
-  }
-  const std::int64_t blocks_in_largest = (total + slabs - 1) / slabs;
-  return blocks_in_largest - 1 + slabs;  // the first block of a slab is added to zero
+        for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, into);
+        add_energy(block, into.energy);
+      });
+  return slab_additions(work.blocks(), slabs);
 }
 
 }  // namespace
 
 std::int64_t gram_size(const Data& data) {
-  const std::int64_t pairs = data.pairs();
-  return data.triples() ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pair_count(data.queries());
+  return gram_entries(data.pairs(), data.queries(), data.triples());
 }
 
 Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
@@ -325,10 +317,8 @@ Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision
   std::atomic<bool> underflow{false};
   const MomentProduct product(kernels, data, precision, sums.gram != nullptr, sums.sizes != nullptr);
   const Work work{kernels, data, precision, monitor, product, underflow};
-  // The calling thread adds slabs outside the watch of any task; a sum that underflows is exact, but not if it is flushed.
-  const UnderflowWatch watch(underflow);
   const std::int64_t entries = product.gram_entries() + product.cross_entries();
-  const std::int64_t additions = entries <= slab_limit ? accumulate_by_slabs(work, threads, sums)
+  const std::int64_t additions = entries <= moment_slab_limit ? accumulate_by_slabs(work, threads, sums)
                                                        : accumulate_by_rows(work, threads, sums);
   return {block_roundings + additions, precision == Precision::mixed ? narrow_roundings : 0, underflow};
 }

@@ -13,19 +13,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "kernels.hpp"
+#include "../common/kernels.hpp"
+#include "../common/monitor.hpp"
+#include "../common/sums.hpp"
 #include "sample_block.hpp"
 
 namespace linattn {
-
-struct MomentSums {
-  double* gram;  // nullptr: not wanted
-  double* cross;
-  double* energy;
-  double* sizes = nullptr;  // nullptr: not wanted; else the selection was formed with squares
-};
 
 // What a bound on the error of the sums rests on.
 struct Summation {
@@ -37,9 +31,6 @@ struct Summation {
 
 // Number of entries of `gram`.
 std::int64_t gram_size(const Data& data);
-
-// Called now and then from the calling thread with the number of samples done; throws to stop the work.
-using Monitor = std::function<void(std::int64_t done)>;
 
 // Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
 Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,

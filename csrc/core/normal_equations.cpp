@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
-#include "index.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/index.hpp"
 #include "slabs.hpp"
 #include "token_residuals.hpp"
 
@@ -185,7 +185,7 @@ void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool r
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
   const PackedMatrix matrix(store.kernels(), store.data(), coefficients, m);
   const Buffer sums(size + m);
-  sum_over_slabs(store.blocks(), size + m, threads, monitor, store.sums(), sums.data(),
+  sum_over_slabs(store.data().samples(), blocks_in_pass_slab, threads, monitor, store.sums(), {{sums.data(), size + m}},
                  [&] { return Pass(store, matrix, m, residuals); },
                  [&](Pass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);
@@ -285,7 +285,7 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
   const std::int64_t entries = pairs * pairs + queries * queries + pairs * queries;
   const Buffer total(entries);
   SlabSums sums_of_slabs;
-  sum_over_slabs(store.blocks(), entries, threads, monitor, sums_of_slabs, total.data(),
+  sum_over_slabs(store.data().samples(), blocks_in_pass_slab, threads, monitor, sums_of_slabs, {{total.data(), entries}},
                  [&] { return FactorPass(store); },
                  [](FactorPass& worker, std::int64_t b, bool first, double* own) {
                    if (first) worker.reader().seek(b);

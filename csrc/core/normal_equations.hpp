@@ -15,7 +15,8 @@
 
 #include <cstdint>
 
-#include "moments.hpp"
+#include "../common/monitor.hpp"
+#include "../common/sums.hpp"
 #include "sample_store.hpp"
 
 namespace linattn {
@@ -23,11 +24,6 @@ namespace linattn {
 // Features are numbered pair * queries + query everywhere below. Same bits for every number of threads; results are
 // overwritten. Throws NonFinite.
 
-struct KroneckerSums {
-  double* pairs;     // pairs x pairs
-  double* queries;   // queries x queries
-  double* diagonal;  // pairs x queries
-};
 void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, const KroneckerSums& sums);
 
 // C (m x p): product (m x p), energy (m).

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "team.hpp"
+#include "../common/team.hpp"
 
 namespace linattn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "index.hpp"
+#include "../common/index.hpp"
 
 namespace linattn {
 

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
-#include "buffer.hpp"
-#include "index.hpp"
-#include "kernels.hpp"
-#include "positions.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/buffer.hpp"
+#include "../common/index.hpp"
+#include "../common/kernels.hpp"
+#include "../common/positions.hpp"
 #include "sequence_group.hpp"
 #include "tokens.hpp"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "buffer.hpp"
-#include "kernels.hpp"
+#include "../common/buffer.hpp"
+#include "../common/kernels.hpp"
 #include "sample_block.hpp"
 #include "slabs.hpp"
 

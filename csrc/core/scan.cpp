@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "finite.hpp"
-#include "team.hpp"
+#include "../common/team.hpp"
 
 namespace linattn {
 

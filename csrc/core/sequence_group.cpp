@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "../kernels/block_sizes.hpp"
+#include "../common/block_sizes.hpp"
 #include "finite.hpp"
-#include "index.hpp"
+#include "../common/index.hpp"
 
 namespace linattn {
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "buffer.hpp"
-#include "kernels.hpp"
+#include "../common/buffer.hpp"
+#include "../common/kernels.hpp"
 #include "tokens.hpp"
 
 namespace linattn {

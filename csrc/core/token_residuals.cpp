@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../kernels/block_sizes.hpp"
+#include "../common/block_sizes.hpp"
 
 namespace linattn {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sequence.hpp"
+#include "../common/sequence.hpp"
 
 namespace linattn {
 

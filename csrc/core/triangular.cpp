@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernels/block_sizes.hpp"
-#include "buffer.hpp"
-#include "team.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/buffer.hpp"
+#include "../common/team.hpp"
 
 namespace linattn {
 
 namespace {
 
-// Columns of a block. Of small matrices fewer, because its diagonal triangle is one thread's work.
-std::int64_t block_columns(std::int64_t n) { return n < 1536 ? block_samples / 2 : block_samples; }
+// Rows of a large matrix.
+constexpr std::int64_t large = 1536;
 
 // Rows and columns of what is left that one task updates: its packed columns stay in L2.
-std::int64_t chunk_edge(std::int64_t n) { return (n < 1536 ? 2 : 5) * task_rows; }
+std::int64_t chunk_edge(std::int64_t n) { return (n < large ? 2 : 5) * task_rows; }
 
 // Multiply-adds that are worth a second thread, which takes as long to start as one thread needs for about these.
 constexpr std::int64_t worth_a_thread = 1 << 22;
@@ -187,6 +187,9 @@ void subtract_product(const Kernels& kernels, const double* left, std::int64_t c
 }
 
 }  // namespace
+
+// Of small matrices fewer, because the diagonal triangle of a block is one thread's work.
+std::int64_t block_columns(std::int64_t n) { return n < large ? block_samples / 2 : block_samples; }
 
 std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_t n, int threads,
                              const Monitor& monitor) {

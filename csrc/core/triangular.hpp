@@ -11,10 +11,13 @@
 
 #include <cstdint>
 
-#include "kernels.hpp"
-#include "moments.hpp"
+#include "../common/kernels.hpp"
+#include "../common/monitor.hpp"
 
 namespace linattn {
+
+// Columns of a block of L (n x n). The factorisation holds the rows below a block packed twice, beside the matrix.
+std::int64_t block_columns(std::int64_t n);
 
 // L in the lower triangle of a symmetric matrix (n x n, row-major), of which only that triangle is read. What is above
 // the diagonal is undefined afterwards. Returns 0, or the number, from 1 on, of the first pivot that is not positive.

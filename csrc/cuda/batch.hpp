@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "../core/index.hpp"
+#include "../common/index.hpp"
 #include "platform.hpp"
 
 namespace linattn::cuda {

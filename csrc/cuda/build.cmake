@@ -55,7 +55,7 @@ if(cuda_found)
   list(TRANSFORM cuda_kernels PREPEND ${cuda_folder}/ OUTPUT_VARIABLE cuda_sources)
   list(TRANSFORM cuda_sources APPEND .cu)
   add_library(linattn_cuda_kernels OBJECT ${cuda_sources})
-  # constexpr: the order of pairs (core/index.hpp) is written once for both. Warnings include spilled registers.
+  # constexpr: the order of pairs (common/index.hpp) is written once for both. Warnings include spilled registers.
   target_compile_options(linattn_cuda_kernels PRIVATE
     --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xptxas=-warn-spills
     $<$<BOOL:${LINATTN_WERROR}>:-Werror=all-warnings>)

@@ -1,6 +1,7 @@
 // The normal equations as an operator on coefficients, as in core/normal_equations.hpp, of a batch on the device.
 #pragma once
 
+#include "../common/sums.hpp"
 #include "samples.hpp"
 
 namespace linattn::cuda {
@@ -10,11 +11,6 @@ namespace linattn::cuda {
 std::int64_t keep_workspace(const Sizes& sizes);
 void keep_samples(const Data& data, double* kept, double* workspace, cudaStream_t stream);
 
-struct KroneckerSums {
-  double* pairs;     // pairs x pairs
-  double* queries;   // queries x queries
-  double* diagonal;  // pairs x queries
-};
 std::int64_t kronecker_workspace(const Sizes& sizes, bool kept);
 void kronecker_factors(const Data& data, const double* kept, const KroneckerSums& sums, double* workspace,
                        cudaStream_t stream);

@@ -1,7 +1,7 @@
 // What a sample has beside s: its query z, weight w and target y, from the batch into rows of float64.
 #pragma once
 
-#include "../core/positions.hpp"
+#include "../common/positions.hpp"
 #include "batch.hpp"
 
 namespace linattn::cuda {

@@ -25,10 +25,6 @@ PairList query_pair_list(const Data& data) {
 
 }  // namespace
 
-std::int64_t Sizes::gram_entries() const {
-  return triples() ? triple_start(pairs, pairs, pairs) : pair_count(pairs) * pair_count(queries);
-}
-
 std::int64_t chunk_samples(const Sizes& sizes, std::int64_t numbers_per_sample) {
   const std::int64_t chunk = std::clamp(chunk_doubles / numbers_per_sample, fewest_samples, most_samples);
   return std::min(chunk / span_rows * span_rows, sizes.samples());

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "../core/positions.hpp"
+#include "../common/positions.hpp"
 #include "batch.hpp"
 
 namespace linattn::cuda {
@@ -25,7 +25,7 @@ struct Sizes {
   std::int64_t features() const { return pairs * queries; }
   // Numbers a sample has in the place of z.
   std::int64_t query_numbers() const { return all() ? pair_count(queries) : queries; }
-  std::int64_t gram_entries() const;
+  std::int64_t gram_entries() const { return linattn::gram_entries(pairs, queries, triples()); }
 };
 
 // A batch in the memory of a device. Weights and the choice of features may be null.

@@ -1,6 +1,6 @@
 #include "sum_products.hpp"
 
-#include "../core/index.hpp"
+#include "../common/index.hpp"
 #include "tile.hpp"
 
 namespace linattn::cuda {

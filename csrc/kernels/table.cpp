@@ -4,9 +4,10 @@
 // and gives the compiler that set's flags.
 #include <cstdint>
 
-#include "../core/index.hpp"
-#include "../core/kernels.hpp"
-#include "block_sizes.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/index.hpp"
+#include "../common/kernels.hpp"
+#include "register_tiles.hpp"
 
 #define LINATTN_TEXT_(x) #x
 #define LINATTN_TEXT(x) LINATTN_TEXT_(x)

@@ -16,33 +16,33 @@ the fewest heads that have its coefficients are found
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import datasets, softmax
-from .backend import BackendInfo, backends
-from .certificate import Certificate
-from .certifying import certify
-from .data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
-from .distribution import VERSION as _VERSION
-from .features import Features, cubic_features, paper_features
-from .fitting import fit
-from .head_path import HeadPath, head_path
-from .heads import Heads
-from .layouts import Layout
-from .leave_one_out import leave_one_out
-from .libraries import convert
-from .matching import HeadMatch, match_heads
-from .memory import estimate_memory
-from .moments import Moments
-from .pcg import Pcg
-from .recovery import recover_heads
-from .recovery_report import Recovery
-from .result import Fit, FitInfo, load
-from .ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
-from .threads import get_num_threads, set_num_threads
+from .arrays.libraries import convert
+from .backend.choice import BackendInfo, backends
+from .certificate.certificate import Certificate
+from .data.data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
+from .features.features import Features, cubic_features, paper_features
+from .fitting.call import fit
+from .fitting.certify import certify
+from .fitting.result import Fit, FitInfo, load
+from .heads.heads import Heads
+from .heads.layouts import Layout
+from .heads.matching import HeadMatch, match_heads
+from .heads.recovery import recover_heads
+from .heads.recovery_report import Recovery
+from .moments.moments import Moments
+from .solvers.conjugate_gradients.pcg import Pcg
+from .solvers.memory import estimate_memory
+from .study.head_path import HeadPath, head_path
+from .study.leave_one_out import leave_one_out
+from .study.ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
+from .system.distribution import VERSION as _VERSION
+from .system.threads import get_num_threads, set_num_threads
 
 __version__ = _VERSION
 
 if _TYPE_CHECKING:
     from . import programs as programs
-    from .estimator import LinearAttentionRegressor as LinearAttentionRegressor
+    from .sklearn.regressor import LinearAttentionRegressor as LinearAttentionRegressor
 
 # LinearAttentionRegressor is not among these, so that a star needs no scikit-learn.
 __all__ = [
@@ -87,7 +87,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "LinearAttentionRegressor":  # imported when asked for: scikit-learn is an extra
-        from .estimator import LinearAttentionRegressor  # noqa: PLC0415  # optional
+        from .sklearn.regressor import LinearAttentionRegressor  # noqa: PLC0415  # optional
 
         return LinearAttentionRegressor
     if name == "programs":  # when asked for: most users need none of it
@@ -104,11 +104,11 @@ def __dir__() -> list[str]:
 def _warn_if_not_compiled() -> None:
     import warnings  # noqa: PLC0415  # kept out of the namespace
 
-    from .backend import cpu  # noqa: PLC0415  # kept out of the namespace
+    from .arrays import compiled  # noqa: PLC0415  # kept out of the namespace
 
-    if cpu.MISSING is not None:
+    if compiled.MISSING is not None:
         warnings.warn(
-            f"linattn_fast: {cpu.MISSING}. Until then the slow numpy backend is used.",
+            f"linattn_fast: {compiled.MISSING}. Until then the slow numpy backend is used.",
             RuntimeWarning,
             stacklevel=3,
         )

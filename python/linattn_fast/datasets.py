@@ -17,10 +17,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .blas_threads import same_bits
-from .features import Features
-from .heads import Heads
-from .tokens import Array, Floats, Positions, as_positions, as_size
+from .arrays.types import Array, Floats, Positions, as_positions
+from .features.features import Features
+from .heads.heads import Heads
+from .system.arguments import as_size
+from .system.threads import same_bits
 
 __all__ = [
     "ContextDataset",

@@ -6,13 +6,13 @@
 #include <random>
 #include <vector>
 
-#include "../../csrc/core/index.hpp"
-#include "../../csrc/core/isa.hpp"
+#include "../../csrc/common/index.hpp"
+#include "../../csrc/kernels/isa.hpp"
 #include "../../csrc/core/evaluation.hpp"
 #include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/matrix_product.hpp"
 #include "../../csrc/core/normal_equations.hpp"
-#include "../../csrc/core/query_sums.hpp"
+#include "../../csrc/softmax/query_sums.hpp"
 #include "../../csrc/core/scan.hpp"
 #include "../../csrc/core/triangular.hpp"
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linattn_fast import compact
-from linattn_fast.backend import BatchMoments
-from linattn_fast.features import Features, pair_count
-from linattn_fast.normal_operator import Gradient, KroneckerFactors, NormalProduct
-from linattn_fast.tokens import Tokens
+from linattn_fast.backend.interface import BatchMoments
+from linattn_fast.backend.normal_operator import Gradient, KroneckerFactors, NormalProduct
+from linattn_fast.data.tokens import Tokens
+from linattn_fast.features import compact
+from linattn_fast.features.features import Features, pair_count
 
 
 def load() -> ModuleType:

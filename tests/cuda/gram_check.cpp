@@ -6,7 +6,7 @@
 #include <exception>
 #include <vector>
 
-#include "../../csrc/core/index.hpp"
+#include "../../csrc/common/index.hpp"
 #include "../../csrc/cuda/sum_products.hpp"
 
 using linattn::Pair;

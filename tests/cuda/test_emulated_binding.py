@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from emulated import Batch, DeviceArray, cuda, device, triples_or_pairs
 
-from linattn_fast.features import Features
-from linattn_fast.tokens import POSITIONS, Tokens
+from linattn_fast.arrays.types import POSITIONS
+from linattn_fast.data.tokens import Tokens
+from linattn_fast.features.features import Features
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_the_device_of_the_arrays_is_current_for_the_call_and_then_the_one_befor
     assert cuda.last_device() == 1
     assert cuda.current_device() == 0
     cuda.refuse_launch(0)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="CUDA: invalid configuration"):
         cuda.accumulate(**given)
     assert cuda.current_device() == 0
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from emulated import Batch, cuda, device, running
 
-from linattn_fast.backend import BatchMoments
+from linattn_fast.arrays.types import POSITIONS
+from linattn_fast.backend.interface import BatchMoments
+from linattn_fast.backend.normal_operator import NumpyNormalOperator
 from linattn_fast.backend.reference import NumpyBackend
-from linattn_fast.features import Features
-from linattn_fast.normal_operator import NumpyNormalOperator
-from linattn_fast.tokens import POSITIONS, Tokens
+from linattn_fast.data.tokens import Tokens
+from linattn_fast.features.features import Features
 
 SANITIZED = "LINATTN_SANITIZED" in os.environ
 EPS = np.finfo(np.float64).eps

@@ -104,7 +104,7 @@ def run_check(
             _compile([EMULATOR / f"{name}.cpp"], out, [*defines, "-c"])
             emulators[sanitizer].append(out)
     cuda = folder / "csrc" / "cuda"
-    shutil.copytree(ROOT / "csrc" / "core", folder / "csrc" / "core")
+    shutil.copytree(ROOT / "csrc" / "common", folder / "csrc" / "common")
     shutil.copytree(ROOT / "csrc" / "cuda", cuda)
     (folder / "tests" / "cuda").mkdir(parents=True)
     check = Path(shutil.copy(ROOT / "tests" / "cuda" / "gram_check.cpp", folder / "tests" / "cuda"))

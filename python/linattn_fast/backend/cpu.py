@@ -6,34 +6,24 @@ import math
 
 import numpy as np
 
-from .. import compact
-from ..accumulation import summand_sizes
-from ..blas_threads import unknown_blas
-from ..features import Features, head_coefficients
-from ..non_finite import non_finite_error
-from ..threads import get_num_threads
-from ..tokens import Floats, Positions, Tokens
-from . import (
+from ..arrays.compiled import core
+from ..arrays.types import Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens
+from ..features import compact
+from ..features.accumulation import summand_sizes
+from ..features.features import Features, head_coefficients
+from ..system.progress import Progress
+from ..system.threads import get_num_threads, unknown_blas
+from .cpu_normal import CpuNormalOperator
+from .interface import (
     BatchMoments,
     Precision,
-    Progress,
     Roundings,
     divergence_error,
     require_finite_outputs,
     sizes_of,
 )
-
-MISSING: str | None = None
-"""Why the extension cannot be used, or None."""
-
-try:
-    from .. import _cpu
-    from .cpu_normal import CpuNormalOperator
-except ImportError as error:
-    MISSING = (
-        f"the compiled extension is missing ({error}); build it with 'pip install .' "
-        "in the project's folder (a C++17 compiler is all it needs)"
-    )
 
 # Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
 # twenty times more than one reading of the tokens, they are read once before, so that NaN is
@@ -43,39 +33,16 @@ _WORK_PER_NUMBER = 20
 
 def describe() -> str:
     """Instruction set and threads in words; a wrong ``LINATTN_ISA`` raises ValueError."""
-    current = _cpu.instruction_set()
+    current = core.instruction_set()
     others = [
         name if supported else f"{name} (not on this processor)"
-        for name, supported in _cpu.instruction_sets()
+        for name, supported in core.instruction_sets()
         if name != current
     ]
     rest = f"; also compiled: {', '.join(others)}" if others else ""
     blas = unknown_blas()
     bits = f"; same bits for one setting of the threads of {blas} only" if blas else ""
     return f"C++ kernels for {current}, {get_num_threads()} threads{rest}{bits}"
-
-
-def multiply_transposed(a: Floats, b: Floats) -> Floats:
-    """a b', (n, m), of a (n, k) and b (m, k), on our own threads."""
-    return _cpu.multiply_transposed(a, b, get_num_threads())
-
-
-def factor_cholesky(matrix: Floats) -> int:
-    """Cholesky factor in the lower triangle of a symmetric matrix (p, p) in C order, in place.
-
-    Returns the number, from 1 on, of the first pivot that is not positive, or 0.
-    """
-    return _cpu.factor_cholesky(matrix, get_num_threads())
-
-
-def solve_triangular(factor: Floats, rows: Floats, *, transposed: bool = False) -> None:
-    """Overwrite each row b of rows (k, p) with x where L x = b, or L'x = b."""
-    _cpu.solve_triangular(factor, rows, transposed, get_num_threads())
-
-
-def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
-    """Add to the sums of a softmax layer's normal matrix (csrc/core/query_sums.hpp)."""
-    _cpu.add_query_sums(x, A, G, squares, cross, get_num_threads())
 
 
 def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -> bool:
@@ -124,11 +91,11 @@ class CpuBackend:
         size = math.prod(compact.shape(chosen, positions)) if with_gram else 0
         samples = tokens.n_rows if positions == "causal" else len(tokens)
         if samples * size > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
-            bad = _cpu.first_non_finite(tokens.storage, tokens.offsets, threads)
+            bad = core.first_non_finite(tokens.storage, tokens.offsets, threads)
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy, sizes, roundings, self.underflow = _cpu.accumulate(
+            gram, cross, energy, sizes, roundings, self.underflow = core.accumulate(
                 tokens.storage,
                 tokens.offsets,
                 None if targets is None else targets.storage,
@@ -142,11 +109,11 @@ class CpuBackend:
                 threads,
                 progress,
             )
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
         for total in (gram, cross, energy, sizes):
-            if total.size and _cpu.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
+            if total.size and core.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens, others=sizes_of(targets, weights))
         if with_gram:
             gram = gram.reshape(compact.shape(chosen, positions))
@@ -186,10 +153,10 @@ class CpuBackend:
                 y = self._apply_coefficients(C, tokens, positions)
                 return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
         try:
-            y = _cpu.evaluate_heads(
+            y = core.evaluate_heads(
                 V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
             )
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
 
@@ -200,10 +167,10 @@ class CpuBackend:
 
     def _apply_coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         try:
-            return _cpu.evaluate_coefficients(
+            return core.evaluate_coefficients(
                 C, tokens.storage, tokens.offsets, positions, get_num_threads()
             )
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(tokens) from None
 
     def generate(
@@ -211,8 +178,8 @@ class CpuBackend:
     ) -> Floats:
         """See :meth:`Backend.generate`."""
         try:
-            Z = _cpu.generate(V, Q, prompts, steps, decimals, get_num_threads())
-        except _cpu.NonFiniteError:
+            Z = core.generate(V, Q, prompts, steps, decimals, get_num_threads())
+        except core.NonFiniteError:
             raise divergence_error() from None
         if not np.isfinite(Z).all():
             raise divergence_error()

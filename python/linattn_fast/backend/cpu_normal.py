@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import _cpu
-from ..features import Features
-from ..non_finite import non_finite_error
-from ..normal_operator import Gradient, KroneckerFactors, NormalProduct
-from ..threads import get_num_threads
-from ..tokens import Floats, Positions, Tokens, total_weight
+from ..arrays.compiled import core
+from ..arrays.types import Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens, total_weight
+from ..features.features import Features
+from ..system.threads import get_num_threads
+from .normal_operator import Gradient, KroneckerFactors, NormalProduct
 
 
 class CpuNormalOperator:
@@ -39,7 +40,7 @@ class CpuNormalOperator:
         self.n_samples = tokens.n_samples(positions)
         self.total_weight = total_weight(tokens, weights, positions)
         self._tokens = tokens
-        self._equations = _cpu.NormalEquations(
+        self._equations = core.NormalEquations(
             tokens.storage,
             tokens.offsets,
             targets.storage,
@@ -60,7 +61,7 @@ class CpuNormalOperator:
         """See :meth:`NormalOperator.kronecker_factors`."""
         try:
             sums = self._equations.kronecker_factors(get_num_threads())
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
         return KroneckerFactors(*self._finite(*sums))
 
@@ -68,7 +69,7 @@ class CpuNormalOperator:
         """See :meth:`NormalOperator.normal`."""
         try:
             sums = self._equations.normal(C, get_num_threads())
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
         return NormalProduct(*self._finite(*sums))
 
@@ -76,6 +77,6 @@ class CpuNormalOperator:
         """See :meth:`NormalOperator.gradient`."""
         try:
             sums = self._equations.gradient(C, get_num_threads())
-        except _cpu.NonFiniteError:
+        except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
         return Gradient(*self._finite(*sums))

@@ -8,22 +8,23 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .. import compact
-from ..accumulation import summand_sizes
-from ..device import module_of
-from ..features import Features
-from ..non_finite import non_finite_error
-from ..normal_operator import NumpyNormalOperator
-from ..tokens import Array, Floats, Positions, Tokens
-from . import (
+from ..arrays.device import module_of
+from ..arrays.types import Array, Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens
+from ..features import compact
+from ..features.accumulation import summand_sizes
+from ..features.features import Features
+from ..system.progress import Progress
+from .interface import (
     BatchMoments,
     Precision,
-    Progress,
     Roundings,
     divergence_error,
     require_finite_outputs,
     sizes_of,
 )
+from .normal_operator import NumpyNormalOperator
 
 Layer: TypeAlias = Callable[[Floats, Floats], Floats]
 """S (d, d) and queries (n, d) to outputs (n, d_out)."""

@@ -1,4 +1,4 @@
-"""``python -m linattn_fast.cli``: the same as ``linattn-fast``."""
+"""``python -m linattn_fast.cli`` is the program ``linattn-fast``."""
 
 import sys
 

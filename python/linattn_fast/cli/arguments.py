@@ -8,8 +8,8 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
-from ..backend import NAMES
-from ..tokens import POSITIONS
+from ..arrays.types import POSITIONS
+from ..backend.choice import NAMES
 from .command import UsageError
 
 _UNITS = {"": 1, **{f"{prefix}b": 1000**i for i, prefix in enumerate(("", "k", "m", "g", "t"))}}

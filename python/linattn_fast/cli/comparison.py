@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..arrays.types import Floats
 from ..datasets import LayerDataset, random_linear_attention
-from ..fitting import fit
-from ..tokens import Floats
+from ..fitting.call import fit
 
 _CHUNK = 1024
 """Sequences whose features numpy forms at a time."""

@@ -5,22 +5,21 @@ Arrays in `.npz` files are loaded; the others are left where they are, and read 
 
 from __future__ import annotations
 
-import importlib
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ..machine import usable_memory
-from ..moments import Moments
-from ..result import Fit, load
-from ..sources import is_stored
+from ..data.sources import is_stored
+from ..fitting.result import Fit, load
+from ..moments.moments import Moments
+from ..system.extras import optional_module
+from ..system.machine import usable_memory
 from .command import UsageError
 
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
@@ -221,7 +220,7 @@ def _map_npy(path: str) -> Any:
 
 @contextmanager
 def _hdf5(path: str) -> Iterator[Container]:
-    h5py = _reader("h5py", path)
+    h5py = optional_module("h5py", f"{path}: reading it", "files")
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -236,7 +235,7 @@ def _hdf5(path: str) -> Iterator[Container]:
 
 @contextmanager
 def _zarr(path: str) -> Iterator[Container]:
-    zarr = _reader("zarr", path)
+    zarr = optional_module("zarr", f"{path}: reading it", "files")
     try:
         root = zarr.open(path, mode="r")
     except Exception as error:  # its classes of errors differ between versions
@@ -252,16 +251,6 @@ def _names(group: Any, prefix: str = "") -> Iterator[str]:
     yield from sorted(f"{prefix}{name}" for name in group.array_keys())
     for name in sorted(group.group_keys()):
         yield from _names(group[name], f"{prefix}{name}/")
-
-
-def _reader(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ImportError(
-            f"{path}: reading it needs the package {name}, which is not installed "
-            f"(pip install {name})"
-        ) from None
 
 
 # ------------------------------------------------------------------ larger than memory

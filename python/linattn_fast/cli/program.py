@@ -16,10 +16,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..data_warnings import DataWarning
-from ..threads import num_threads
-from . import bench, certify, demo, fit, heads, info, paper, predict
+from ..data.data_warnings import DataWarning
+from ..system.threads import num_threads
 from .command import Command, Outcome, UsageError
+from .commands import bench, certify, demo, fit, heads, info, paper, predict
 from .json_text import as_json
 
 PROGRAM = "linattn-fast"

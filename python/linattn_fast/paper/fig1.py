@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cli.tables import seconds as in_words
-from ..cli.tables import table
+from ..system.tables import seconds as in_words
+from ..system.tables import table
 from .figure import Figure, Finding, Settings, machine
 from .random_attention import QUICK, Curve, Experiment, Plan, require_torch, run
 from .random_attention_text import rows_of, setting_of

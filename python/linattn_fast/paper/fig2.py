@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from ..certifying import certify
-from ..cli.tables import table
+from ..arrays.types import Floats
 from ..datasets import LayerDataset, associative_memory
-from ..fitting import fit
-from ..tokens import Floats
+from ..fitting.call import fit
+from ..fitting.certify import certify
+from ..system.tables import table
 from .figure import Figure, Finding, Settings, machine
 
 _D, _SAMPLES, _NOISE = 4, 2**14, 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from ..cli.tables import table
+from ..system.tables import table
 from .fig1 import CONVEX, draw_curve
 from .figure import Figure, Finding, Settings
 from .random_attention import QUICK, Experiment, Plan, require_torch, run

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import processor
 from ..programs import DfaSimulator, Program, TuringSimulator, certify, learn
-from ..threads import get_num_threads
+from ..system.machine import processor
+from ..system.threads import get_num_threads
 from .figure import Figure, Finding, Settings
 
 _BASE = {"states": 3, "symbols": 2, "length": 4}

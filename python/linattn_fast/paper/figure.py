@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..machine import processor
-from ..plotting import matplotlib_figure
-from ..storage import replacing
-from ..threads import get_num_threads
+from ..features.files import replacing
+from ..system.machine import processor
+from ..system.plotting import matplotlib_figure
+from ..system.threads import get_num_threads
 
 _DPI = 110
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..storage import replacing
+from ..features.files import replacing
 from .figure import Settings
 
 _FOLDER = "paper-runs"

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..arrays.types import Floats
 from ..datasets import LayerDataset
-from ..moments import Moments
-from ..tokens import Floats
+from ..moments.moments import Moments
 from .models import ManyHeads
 from .training import Training, as_tensors, use_threads
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..certifying import certify
+from ..arrays.types import Floats
 from ..datasets import LayerDataset, random_linear_attention
-from ..features import Features
-from ..fitting import fit
-from ..machine import processor
-from ..threads import get_num_threads
-from ..tokens import Floats
+from ..features.features import Features
+from ..fitting.call import fit
+from ..fitting.certify import certify
+from ..system.machine import processor
+from ..system.threads import get_num_threads
 from .figure import Settings
 from .kept import kept
 
@@ -244,11 +244,7 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         from .models import LinearAttention, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
-        from .training import (  # noqa: PLC0415  # PyTorch
-            as_tensors,
-            seconds_per_epoch,
-            use_threads,
-        )
+        from .training import as_tensors, seconds_per_epoch, use_threads  # noqa: PLC0415  # PyTorch
 
         use_threads()
         data = data_sets(plan, d, settings.seed)

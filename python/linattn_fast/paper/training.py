@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..threads import get_num_threads
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..system.threads import get_num_threads
 from .models import Family, Parameters
 
 

@@ -12,7 +12,7 @@ layer. Simulators of automata and Turing machines are such programs (docs/progra
     print(simulator.execute(programs.busy_beaver(2), steps=20, heads=fit))
 """
 
-from ..program_certificate import ProgramCertificate
+from ..certificate.program import ProgramCertificate
 from .certifying import certify
 from .classic_machines import binary_increment, busy_beaver, palindrome
 from .dfa import Automaton, DfaSimulator

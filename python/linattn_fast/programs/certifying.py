@@ -29,14 +29,15 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.stats import beta
 
-from ..blas_threads import same_bits
+from ..arrays.types import Floats
+from ..certificate.program import ProgramCertificate
 from ..datasets import Seed, _generator
-from ..host_algebra import triangle_of
-from ..program_certificate import ProgramCertificate
-from ..progress import Bar
-from ..result import Fit
-from ..solve import EPS
-from ..tokens import Floats, as_size
+from ..fitting.result import Fit
+from ..linalg.factors import EPS
+from ..linalg.host_algebra import triangle_of
+from ..system.arguments import as_size
+from ..system.progress import Bar
+from ..system.threads import same_bits
 from .determined import Determined
 from .examining import Tally, examine
 from .invariants import Invariants, NotFiniteError

@@ -1,7 +1,7 @@
 """Which s a fit is determined at, for each token that may ask.
 
 The prediction at features h = s (x) z is determined when D h lies in the range U of the training
-features (:mod:`linattn_fast.coverage`). For a given z that is linear in s: with E_z the matrix that
+features (:mod:`linattn_fast.certificate.coverage`). For a given z that is linear in s: with E_z the matrix that
 maps s to D (s (x) z),
 
     residual(s) = || (I - U U') E_z s || / || E_z s || = || N' E_z s || / || E_z s ||
@@ -22,11 +22,11 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_matrix
 
-from ..block_coverage import BlockCoverage
-from ..host_algebra import complement_of, product, triangle_of
-from ..result import Fit
-from ..solve import CholeskyFactor, SpectralFactor
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..certificate.block_coverage import BlockCoverage
+from ..fitting.result import Fit
+from ..linalg.factors import CholeskyFactor, SpectralFactor
+from ..linalg.host_algebra import complement_of, product, triangle_of
 from .layer import Indices
 
 _CACHE_BYTES = 256 << 20

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..blas_threads import same_bits
+from ..arrays.floats import as_array
 from ..datasets import Seed, _generator
-from ..floats import as_array
-from ..heads import Heads
-from ..result import Fit
-from ..tokens import as_size
+from ..fitting.result import Fit
+from ..heads.heads import Heads
+from ..system.arguments import as_size
+from ..system.threads import same_bits
 from .layer import Layer
 from .lookup import Lookup
 from .program import Run

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .determined import Determined
 from .layer import Layer
 from .running import kinds, rounded, run_many
@@ -19,7 +19,7 @@ from .running import kinds, rounded, run_many
 
 @dataclass
 class Tally:
-    """Counts over runs; see :class:`~linattn_fast.program_certificate.ProgramCertificate`."""
+    """Counts over runs; see :class:`~linattn_fast.certificate.program.ProgramCertificate`."""
 
     runs: int = 0
     covered_runs: int = 0

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..arrays.types import Array, Floats
 from ..datasets import Seed, _generator
-from ..tokens import Array, Floats, as_size
+from ..system.arguments import as_size
 from .record import Record, Token
 
 

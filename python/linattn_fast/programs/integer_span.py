@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from ..host_algebra import product
-from ..tokens import Array, Floats
+from ..arrays.types import Array, Floats
+from ..linalg.host_algebra import product
 
 _EXACT = 2.0**52
 """Whole numbers up to this are exact in float64, and so are sums of them."""

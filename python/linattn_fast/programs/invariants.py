@@ -35,7 +35,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .family import Family
 from .integer_span import IntegerSpan, eliminated
 from .layer import Indices

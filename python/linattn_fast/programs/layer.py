@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from ..blas_threads import same_bits
-from ..features import Features
-from ..heads import Heads
-from ..host_algebra import product
-from ..result import Fit
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..features.features import Features
+from ..fitting.result import Fit
+from ..heads.heads import Heads
+from ..linalg.host_algebra import product
+from ..system.threads import same_bits
 
 if TYPE_CHECKING:
     from .program import Program

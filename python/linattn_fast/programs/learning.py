@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..blas_threads import same_bits
-from ..features import Features
-from ..fitting import fit
-from ..pcg import Pcg
-from ..result import Fit
-from ..solve import Solver
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..features.features import Features
+from ..fitting.call import fit
+from ..fitting.result import Fit
+from ..linalg.factors import Solver
+from ..solvers.conjugate_gradients.pcg import Pcg
+from ..system.threads import same_bits
 from .program import Program, Run
 
 

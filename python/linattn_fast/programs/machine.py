@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..datasets import Seed, _generator
-from ..plotting import matplotlib_figure
-from ..tokens import as_size
+from ..system.arguments import as_size
+from ..system.plotting import matplotlib_figure
 
 _MOVES = {"L": 0, "R": 1}
 

@@ -15,13 +15,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..blas_threads import same_bits
+from ..arrays.floats import as_array
+from ..arrays.types import Floats
 from ..datasets import Seed
-from ..floats import as_array
-from ..heads import Heads
-from ..memory import require_memory
-from ..result import Fit
-from ..tokens import Floats, as_size
+from ..fitting.result import Fit
+from ..heads.heads import Heads
+from ..system.arguments import as_size
+from ..system.machine import require_memory
+from ..system.threads import same_bits
 from .family import Family
 from .layer import Indices, Layer
 from .lookup import Lookup, Table

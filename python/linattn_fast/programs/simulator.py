@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .lookup import Lookup
 from .program import Program, Run
 from .record import Record, Token

@@ -24,10 +24,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..blas_threads import same_bits
-from ..heads import Heads
-from ..result import Fit
-from ..tokens import Floats, as_size
+from ..arrays.types import Floats
+from ..fitting.result import Fit
+from ..heads.heads import Heads
+from ..system.arguments import as_size
+from ..system.threads import same_bits
 from .layer import Layer
 from .lookup import Lookup
 from .machine import Computation, Configuration, TuringMachine

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 
 
 def softmax_rows(logits: Floats) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .examples import Examples
 from .identifiability import Identifiability
 from .reduced import Point

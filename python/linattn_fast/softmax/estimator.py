@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..blas_threads import same_bits
-from ..naming import calling
-from ..tokens import Array, Tokens
+from ..arrays.types import Array
+from ..data.tokens import Tokens
+from ..system.arguments import calling
+from ..system.threads import same_bits
 from .fitting import fit
 from .result import Fit
 from .settings import Solver
 
 try:
-    from ..sequence_regressor import SequenceRegressor, sequences
+    from ..sklearn.sequence_regressor import SequenceRegressor, sequences
 except ImportError as error:
     raise ImportError(f"SoftmaxAttentionRegressor: {error}") from error
 

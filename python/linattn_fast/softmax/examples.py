@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ..tokens import Floats, Tokens
+from ..arrays.types import Floats
+from ..data.tokens import Tokens
 
 Indices = npt.NDArray[np.int64]
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ..blas_threads import same_bits
-from ..floats import as_matrix
-from ..heads import Heads
-from ..memory import require_memory
-from ..naming import calling
-from ..problem import Stages
-from ..progress import Bar
-from ..result import Fit as LinearFit
-from ..tokens import Floats, Tokens, as_size, as_targets, as_weights
+from ..arrays.floats import as_matrix
+from ..arrays.types import Floats
+from ..data.tokens import Tokens, as_targets, as_weights
+from ..fitting.result import Fit as LinearFit
+from ..heads.heads import Heads
+from ..system.arguments import as_size, calling
+from ..system.machine import require_memory
+from ..system.progress import Bar
+from ..system.stages import Stages
+from ..system.threads import same_bits
 from .cases import named_cases
 from .identifiability import evidence_bytes, identifiability
 from .layer import Layer, host_tokens

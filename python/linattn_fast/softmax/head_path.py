@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blas_threads import same_bits
-from ..plotting import axes_for
-from ..progress import Bar
-from ..tokens import Floats, as_size, as_weights
+from ..arrays.types import Floats
+from ..data.tokens import as_weights
+from ..system.arguments import as_size
+from ..system.plotting import axes_for
+from ..system.progress import Bar
+from ..system.threads import same_bits
 from .examples import Examples
 from .fitting import checked, layer_of
 from .layer import Layer

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import eigh
 
-from ..host_algebra import cholesky, reciprocal_condition, solve_lower
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..linalg.host_algebra import cholesky, reciprocal_condition, solve_lower
 from .examples import Examples, Units
 from .normal_matrix import NormalMatrix, normal_matrix
 from .quasi_newton import UNKNOWNS

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..blas_threads import same_bits
-from ..device import frozen
-from ..floats import as_matrix
-from ..naming import calling
-from ..non_finite import non_finite_error
-from ..tokens import Floats, Tokens, as_tokens
+from ..arrays.device import frozen
+from ..arrays.floats import as_matrix
+from ..arrays.types import Floats
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens, as_tokens
+from ..system.arguments import calling
+from ..system.threads import same_bits
 from .attention import outputs
 from .examples import Examples
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..host_algebra import cholesky, cholesky_solve
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..linalg.host_algebra import cholesky, cholesky_solve
 from .normal_matrix import normal_matrix
 from .reduced import Objective, Point
 

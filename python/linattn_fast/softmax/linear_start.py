@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..heads import Heads
-from ..result import Fit as LinearFit
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..fitting.result import Fit as LinearFit
+from ..heads.heads import Heads
 from .examples import Units
 from .starts import NORMS, TokenSpace
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backend import cpu
-from ..host_algebra import multiply_transposed
-from ..tokens import Floats
+from ..arrays import compiled
+from ..arrays.types import Floats
+from ..linalg.host_algebra import multiply_transposed
 from .attention import sensitivities
 from .examples import Indices
 from .reduced import Point
@@ -53,7 +53,7 @@ def normal_matrix(point: Point) -> NormalMatrix:
     squares = np.zeros((p * (p + 1) // 2, d * (d + 1) // 2))
     cross = np.zeros((p * d, d_out * p))
     slope = np.zeros((d, p))
-    add = cpu.add_query_sums if objective.compiled else reference_query_sums
+    add = compiled.add_query_sums if objective.compiled else reference_query_sums
     first = 0
     for P, group in zip(point.P, objective.examples.groups, strict=True):
         k = group.x.shape[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .layer import Layer
 
 KINDS = (

@@ -12,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 from scipy.optimize import minimize
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .levenberg import Descent
 from .reduced import Objective, Point
 

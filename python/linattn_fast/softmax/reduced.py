@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..backend import cpu
-from ..tokens import Floats
+from ..arrays.compiled import MISSING
+from ..arrays.types import Floats
 from .attention import attention, pulled_back, read
 from .examples import Examples
 from .values import Values, solve_values
@@ -28,7 +28,7 @@ class Objective:
 
     def __init__(self, examples: Examples, *, compiled: bool = True) -> None:
         self.examples = examples
-        self.compiled = compiled and cpu.MISSING is None
+        self.compiled = compiled and MISSING is None
         self.roots = examples.weight_roots()
         self.targets = self.weighted(examples.targets())
         self.energy = float(np.sum(self.targets**2)) or 1.0

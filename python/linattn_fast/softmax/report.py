@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import betaincinv, chdtri, stdtrit
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .cases import Case
 from .identifiability import Identifiability
 from .search import Start

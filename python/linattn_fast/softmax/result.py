@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import storage
-from ..blas_threads import same_bits
-from ..naming import calling
-from ..result import Fit as LinearFit
-from ..scoring import score_of
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..data.scoring import score_of
+from ..features import files as storage
+from ..fitting.result import Fit as LinearFit
+from ..system.arguments import calling
+from ..system.threads import same_bits
 from .cases import Case
 from .identifiability import Identifiability
 from .layer import Layer, host_tokens

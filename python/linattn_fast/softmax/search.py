@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .levenberg import Descent
 from .reduced import Objective, Point
 from .settings import SearchSettings

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..backend import get_backend
-from ..tokens import as_size
+from ..backend.choice import get_backend
+from ..system.arguments import as_size
 from .levenberg import levenberg_marquardt
 from .quasi_newton import UNKNOWNS, quasi_newton
 from .starts import Descend

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tokens import Floats, Tokens
+from ..arrays.types import Floats
+from ..data.tokens import Tokens
 from .attention import outputs
 from .examples import Examples, Units
 from .report import HeldOut

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import eigh
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 from .examples import Examples
 from .levenberg import Descent
 from .reduced import Objective

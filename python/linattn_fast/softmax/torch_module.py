@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tokens import Floats
+from ..arrays.types import Floats
 
 try:
     import torch

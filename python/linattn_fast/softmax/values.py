@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..solve import EPS
-from ..tokens import Floats
+from ..arrays.types import Floats
+from ..linalg.factors import EPS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+// The table of kernels that one instruction set provides: all that core/ and softmax/ see of kernels/, which fills it
+// (kernels/isa.hpp chooses one). The kernels check nothing; those who call them do.
+//
+// Everything is vectorised over samples: a row holds one quantity for consecutive samples, "lanes" of them to a
+// vector. Row strides and sample counts are multiples of sample_quantum, rows are aligned to 64 bytes, and columns
+// without a sample are zero.
+#pragma once
+
+#include <cstdint>
+
+#include "sequence.hpp"
+
+namespace linattn {
+
+// Samples are padded to a multiple of the widest vector of float32, so that block shapes are the same for every table.
+constexpr std::int64_t sample_quantum = 16;
+
+// Which two rows a product row multiplies: left[x] * right[y].
+struct RowPair {
+  std::int32_t x, y;
+};
+
+// The matrix product with samples as inner dimension; products and sums within a block in T, totals in float64. Packed
+// rows are shrink[i] times row i (one where shrink is null), where row i is a plain row, or left[pairs[i].x] *
+// right[pairs[i].y].
+template <typename T>
+struct ProductKernels {
+  int tile_rows, tile_columns;  // register tile; task_rows is a multiple of tile_rows
+
+  using PackRows = void (*)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples,
+                            const double* shrink, T* out);
+  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them, which
+  // makes packing faster where `lanes` pairs are one row with a group; null: none.
+  void (*pack_left_products)(const double* left, const double* right, std::int64_t stride, const double* groups,
+                             const RowPair* pairs, std::int64_t rows, std::int64_t samples, const double* shrink,
+                             T* out);
+  PackRows pack_left_rows;
+  // As the right factor.
+  void (*pack_right_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
+                              std::int64_t rows, std::int64_t samples, const double* shrink, T* out);
+  PackRows pack_right_rows;
+  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right factor,
+  // no scales where they are null. Where first_columns is given it does not decrease, and row i has only the columns from
+  // first_columns[i] on.
+  void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
+                   const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
+                   double* const* c);
+};
+
+// Sequences side by side, with a target for every token or none (d_out = 0). With chosen pairs, s has a row for each of
+// them, and one more that is zero, or NaN where a token is not finite.
+struct SequenceColumns {
+  const Sequence* tokens;
+  const Sequence* targets;
+  Scalar token_scalar, target_scalar;
+  std::int64_t count, d, d_out;
+  std::int64_t known;  // sequences in `tokens`: those past `count` come next and are only asked for
+  const RowPair* pairs = nullptr;  // null: all
+  std::int64_t pairs_chosen = 0;
+};
+
+struct Kernels {
+  const char* name;
+  int lanes;  // doubles in a vector
+
+  // out[(t - first) d + j][lane] = token t, coordinate j of sequences[lane]; zero past a sequence's end.
+  // out has rows of `stride` doubles; lanes count .. width are zero.
+  void (*gather_float32)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
+                         std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
+  void (*gather_float64)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
+                         std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
+
+  // Of each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2, in
+  // rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
+  void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
+                           double* energy, std::int64_t stride);
+
+  // s[(j,k)][i] = sum over columns first .. i of z[j] * z[k]; z and s have rows of `stride`.
+  void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
+                         double* s);
+
+  // The same for chosen pairs: s[i] = sums of z[pairs[i].x] * z[pairs[i].y].
+  void (*chosen_prefixes)(const double* z, std::int64_t stride, const RowPair* pairs, std::int64_t count,
+                          std::int64_t first, std::int64_t last, double* s);
+
+  // out[(i / lanes) * samples + k][i % lanes] = row i at sample k.
+  void (*pack_groups)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples, double* out);
+
+  ProductKernels<double> float64;
+  ProductKernels<float> float32;
+
+  // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as `lanes` rounds them up to.
+  void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
+                      double* out);
+  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
+  void (*apply_packed)(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
+                       std::int64_t samples, double* out);
+  // out = matrix (rows x columns) times in, for each of `width` samples.
+  void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
+                double* out);
+  // out_h = S in_h for each of `count` vectors in R^d, with S given by its pairs s.
+  void (*apply_symmetric)(const double* s, std::int64_t d, const double* in, std::int64_t count, std::int64_t width,
+                          double* out);
+  // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
+  void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
+                   double* out);
+  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing done,
+  // where another way is faster.
+  bool (*answer_sequence)(const Sequence& sequence, Scalar scalar, std::int64_t d, const double* map,
+                          std::int64_t stride, std::int64_t d_out, double* y);
+  // s[(j,k)] += z[j] z[k], for each of `width` samples.
+  void (*add_token)(const double* z, std::int64_t d, std::int64_t width, double* s);
+  // out[a columns + l] += sum over heads of left[h rows + a] right[h columns + l], rows of samples.
+  void (*add_outer)(const double* left, const double* right, std::int64_t heads, std::int64_t rows,
+                    std::int64_t columns, std::int64_t width, double* out);
+
+  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp). factor_triangle
+  // returns the number of pivots, up to n, before one that is not positive.
+  std::int64_t (*factor_triangle)(double* columns, std::int64_t n, double* reciprocals);
+  // x = L^-1 x for x of triangle_step rows of `width`, as pack_left_rows leaves one panel.
+  void (*substitute)(const double* columns, const double* reciprocals, std::int64_t width, double* x);
+  // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
+  void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
+
+  // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
+  double (*multiply_adds)(std::int64_t rounds);
+};
+
+}  // namespace linattn

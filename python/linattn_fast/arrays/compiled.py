@@ -1,0 +1,54 @@
+"""The compiled core, or why it is missing; and its dense kernels, on our own threads.
+
+The bits of these kernels depend on sizes alone. ``core`` is the extension itself, for those who need
+more of it; where it is missing, ``MISSING`` says why and numpy does the work.
+"""
+
+from __future__ import annotations
+
+from ..system.threads import get_num_threads
+from .types import Floats
+
+__all__ = [
+    "MISSING",
+    "add_query_sums",
+    "core",
+    "factor_cholesky",
+    "multiply_transposed",
+    "solve_triangular",
+]
+
+MISSING: str | None = None
+"""Why the extension cannot be used, or None."""
+
+try:
+    from .. import _cpu as core
+except ImportError as error:
+    core = None  # type: ignore[assignment]  # nobody asks for it then
+    MISSING = (
+        f"the compiled extension is missing ({error}); build it with 'pip install .' "
+        "in the project's folder (a C++17 compiler is all it needs)"
+    )
+
+
+def multiply_transposed(a: Floats, b: Floats) -> Floats:
+    """a b', (n, m), of a (n, k) and b (m, k), on our own threads."""
+    return core.multiply_transposed(a, b, get_num_threads())
+
+
+def factor_cholesky(matrix: Floats) -> int:
+    """Cholesky factor in the lower triangle of a symmetric matrix (p, p) in C order, in place.
+
+    Returns the number, from 1 on, of the first pivot that is not positive, or 0.
+    """
+    return core.factor_cholesky(matrix, get_num_threads())
+
+
+def solve_triangular(factor: Floats, rows: Floats, *, transposed: bool = False) -> None:
+    """Overwrite each row b of rows (k, p) with x where L x = b, or L'x = b."""
+    core.solve_triangular(factor, rows, transposed, get_num_threads())
+
+
+def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:
+    """Add to the sums of a softmax layer's normal matrix (csrc/softmax/query_sums.hpp)."""
+    core.add_query_sums(x, A, G, squares, cross, get_num_threads())

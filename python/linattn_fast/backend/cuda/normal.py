@@ -1,0 +1,208 @@
+"""The normal equations on a CUDA device: :class:`NormalOperator` over batches there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...arrays.device import cupy, on_device, to_host
+from ...arrays.types import Floats, Positions
+from ...data.non_finite import non_finite_error
+from ...data.tokens import Tokens, non_finite_target_error, total_weight
+from ...features.features import Features
+from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, Sums, added
+from . import extension
+from .batches import (
+    DeviceBatch,
+    chosen_indices,
+    current_stream,
+    device_batches,
+    on_current_device,
+    whole_batch,
+    workspace,
+)
+
+_SHARE = 2
+"""What is kept on the device may take up one part in so many of what is free there."""
+
+
+class CudaNormalOperator:
+    """Passes over the data by our kernels; coefficients and results of size p on the device.
+
+    Energies and squared errors, one number an output, are on the host, where conjugate gradients
+    decide by them.
+
+    Parameters
+    ----------
+    tokens, targets, weights, positions, features
+        A checked batch, as the backends take it; it must not change while this object is in use.
+    keep
+        Hold on to the samples of tokens on a device after the first pass, and to host tokens on the
+        device, where its free memory allows; else every pass makes them anew.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        weights: Floats | None,
+        positions: Positions,
+        features: Features,
+        *,
+        keep: bool,
+    ) -> None:
+        self.features = features
+        self.d_out = targets.d
+        self.n_samples = tokens.n_samples(positions)
+        self.total_weight = total_weight(tokens, weights, positions)
+        self._data = tokens, targets, weights
+        self._positions = positions
+        with on_device(tokens.device):
+            self._device = int(cupy().cuda.Device().id)
+            self._indices = chosen_indices(features)
+            self._batch = self._whole_batch(keep)
+            self._kept = self._kept_samples(keep)
+
+    def _free(self) -> int:
+        """Bytes of device memory that may be taken for what is kept."""
+        return int(cupy().cuda.Device().mem_info[0]) // _SHARE
+
+    def _whole_batch(self, keep: bool) -> DeviceBatch | None:
+        """All of the data on the device, if it is there or is to be kept there; else None."""
+        tokens, targets, weights = self._data
+        size = sum(array.nbytes for array in (*tokens.arrays, *targets.arrays))
+        if tokens.device is None and not (keep and size <= self._free()):
+            return None
+        return whole_batch(tokens, targets, weights)
+
+    def _kept_samples(self, keep: bool) -> Any:
+        """The samples, formed once, if there is room for them; else None."""
+        batch, chosen = self._batch, self.features
+        if batch is None or not keep:
+            return None
+        everything = chosen.everything
+        size = extension.kernels.kept_bytes(
+            self._positions,
+            batch.n_sequences,
+            batch.n_rows,
+            batch.d,
+            None if everything else chosen.n_pairs,
+            None if everything else chosen.n_queries,
+        )
+        if size > self._free():
+            return None
+        kept = cupy().empty(size, np.uint8)
+        extension.kernels.keep_samples(
+            batch.tokens,
+            batch.offsets,
+            batch.weights,
+            self._positions,
+            *self._indices,
+            kept,
+            workspace("keep_samples", batch, self._positions, chosen),
+            current_stream(),
+        )
+        return kept
+
+    def _batches(self) -> Iterable[DeviceBatch]:
+        return device_batches(*self._data) if self._batch is None else [self._batch]
+
+    def _space(self, operation: str, batch: DeviceBatch, m: int = 0) -> Any:
+        kept = self._kept is not None
+        return workspace(operation, batch, self._positions, self.features, m=m, kept=kept)
+
+    def _require_finite(self, *numbers: Floats) -> None:
+        """Raise where sums are not finite, and name what made them so."""
+        if all(np.isfinite(array).all() for array in numbers):
+            return
+        tokens, targets, _ = self._data
+        home = targets.put(np.zeros(0))
+        raise non_finite_target_error(home, self._positions) or non_finite_error(tokens)
+
+    def _total(self, of_batch: Callable[[DeviceBatch], Sums]) -> Sums:
+        """Sum over the batches; each is queued before the next is asked for."""
+        return reduce(added, map(of_batch, self._batches()))
+
+    def kronecker_factors(self) -> KroneckerFactors:
+        """See :meth:`NormalOperator.kronecker_factors`."""
+        P, L = self.features.n_pairs, self.features.n_queries
+
+        def of_batch(batch: DeviceBatch) -> KroneckerFactors:
+            of_pairs, of_queries, diagonal = map(cupy().empty, ((P, P), (L, L), (P, L)))
+            extension.kernels.kronecker_factors(
+                batch.tokens,
+                batch.offsets,
+                batch.weights,
+                self._positions,
+                *self._indices,
+                self._kept,
+                of_pairs,
+                of_queries,
+                diagonal,
+                self._space("kronecker_factors", batch),
+                current_stream(),
+            )
+            return KroneckerFactors(of_pairs, of_queries, diagonal)
+
+        with on_device(self._device):
+            total = self._total(of_batch)
+            self._require_finite(*(to_host(part.sum()) for part in total))
+        return total
+
+    def normal(self, C: Floats) -> NormalProduct:
+        """See :meth:`NormalOperator.normal`."""
+
+        def of_batch(batch: DeviceBatch) -> NormalProduct:
+            product, energy = cupy().empty(rows.shape), cupy().empty(len(rows))
+            extension.kernels.normal(
+                batch.tokens,
+                batch.offsets,
+                batch.weights,
+                self._positions,
+                *self._indices,
+                self._kept,
+                rows,
+                product,
+                energy,
+                self._space("normal", batch, len(rows)),
+                current_stream(),
+            )
+            return NormalProduct(product, energy)
+
+        with on_device(self._device):
+            rows = on_current_device(C)
+            product, energy = self._total(of_batch)
+            energy = to_host(energy)
+        self._require_finite(energy)
+        return NormalProduct(product, energy)
+
+    def gradient(self, C: Floats) -> Gradient:
+        """See :meth:`NormalOperator.gradient`."""
+
+        def of_batch(batch: DeviceBatch) -> Gradient:
+            gradient, squared_error = cupy().empty(rows.shape), cupy().empty(len(rows))
+            extension.kernels.gradient(
+                batch.tokens,
+                batch.offsets,
+                batch.targets,
+                batch.weights,
+                self._positions,
+                *self._indices,
+                self._kept,
+                rows,
+                gradient,
+                squared_error,
+                self._space("gradient", batch, len(rows)),
+                current_stream(),
+            )
+            return Gradient(gradient, squared_error)
+
+        with on_device(self._device):
+            rows = on_current_device(C)
+            gradient, squared_error = self._total(of_batch)
+            squared_error = to_host(squared_error)
+        self._require_finite(squared_error)
+        return Gradient(gradient, squared_error)

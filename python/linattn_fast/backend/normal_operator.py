@@ -1,0 +1,157 @@
+"""The normal equations as an operator on coefficients: no p x p matrix is formed.
+
+With h = s (x) z the features of a sample, w its weight, y its target, C (m, p) coefficients:
+
+    normal      sum w (C h) h'          gradient    sum w (y - C h) h'
+
+Each is a sum over samples, and so are the Kronecker factors, so an operator on data in several
+places is the sum of the operators of its parts: results of the same name are added, field by field.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from ..arrays.types import Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens, total_weight
+from ..features.features import Features
+
+
+class KroneckerFactors(NamedTuple):
+    """Sums over samples that a preconditioner is made of."""
+
+    pairs: Floats
+    """(n_pairs, n_pairs): sum w s s'."""
+    queries: Floats
+    """(n_queries, n_queries): sum w z z'."""
+    diagonal: Floats
+    """(n_pairs, n_queries): sum w s_u^2 z_l^2, the diagonal of the Gram."""
+
+
+class NormalProduct(NamedTuple):
+    """The Gram times coefficients C (m, p)."""
+
+    product: Floats
+    """(m, p): sum w (C h) h'."""
+    energy: Floats
+    """(m,): sum w (C h)^2, which is the diagonal of C gram C', without cancellation."""
+
+
+class Gradient(NamedTuple):
+    """What residuals recomputed from the data say about coefficients C (d_out, p)."""
+
+    gradient: Floats
+    """(d_out, p): sum w (y - C h) h'; minus half the gradient of the squared error."""
+    squared_error: Floats
+    """(d_out,): sum w (y - C h)^2."""
+
+
+Sums = TypeVar("Sums", KroneckerFactors, NormalProduct, Gradient)
+
+
+def added(a: Sums, b: Sums) -> Sums:
+    """Results of the same name over the data of both, field by field."""
+    return type(a)(*(x + y for x, y in zip(a, b, strict=True)))
+
+
+class NormalOperator(Protocol):
+    """Data as conjugate gradients see it: sums over samples, never divided by their weight.
+
+    Implementations: :class:`NumpyNormalOperator` here, the compiled one of the backend "cpu", and
+    whatever adds up several of them. Coefficients and results are float64, C-contiguous.
+    """
+
+    @property
+    def features(self) -> Features:
+        """Features that take part; p is their count."""
+
+    @property
+    def d_out(self) -> int:
+        """Outputs."""
+
+    @property
+    def n_samples(self) -> int:
+        """Queries."""
+
+    @property
+    def total_weight(self) -> float:
+        """W = sum w over the samples."""
+
+    def kronecker_factors(self) -> KroneckerFactors:
+        """sum w s s', sum w z z' and the diagonal of the Gram."""
+
+    def normal(self, C: Floats) -> NormalProduct:
+        """Multiply the Gram with C (m, p), for any number m of rows."""
+
+    def gradient(self, C: Floats) -> Gradient:
+        """Gradient and squared error of C (d_out, p), from the data."""
+
+
+class NumpyNormalOperator:
+    """The specification: the samples written out, s (N, n_pairs) and z (N, n_queries).
+
+    Parameters
+    ----------
+    tokens, targets, weights, positions, features
+        A checked batch, as the backends take it.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        weights: Floats | None,
+        positions: Positions,
+        features: Features,
+    ) -> None:
+        self.features = features
+        self.d_out = targets.d
+        self._tokens = tokens
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._s, self._z = features.samples(tokens, positions)
+        w = np.ones(len(tokens)) if weights is None else weights
+        self._w = w if positions == "last" else np.repeat(w, tokens.lengths)
+        self._y = targets.rows().astype(np.float64)
+        self.n_samples = len(self._w)
+        self.total_weight = total_weight(tokens, weights, positions)
+
+    def _finite(self, array: Floats) -> Floats:
+        if not np.isfinite(array).all():
+            raise non_finite_error(self._tokens)
+        return array
+
+    def kronecker_factors(self) -> KroneckerFactors:
+        """See :meth:`NormalOperator.kronecker_factors`."""
+        s, z, w = self._s, self._z, self._w[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return KroneckerFactors(
+                self._finite((w * s).T @ s),
+                self._finite((w * z).T @ z),
+                self._finite((s**2).T @ (w * z**2)),
+            )
+
+    def _outputs(self, C: Floats) -> Floats:
+        """C h, (N, m): sum over u and l of C[a,(u,l)] s_u z_l."""
+        maps = C.reshape(len(C), self.features.n_pairs, self.features.n_queries)
+        return np.stack([((self._s @ one) * self._z).sum(axis=1) for one in maps], axis=1)
+
+    def _adjoint(self, r: Floats) -> Floats:
+        """Sum over samples of w r h', (m, p), for r (N, m)."""
+        weighted = self._w[:, None] * r
+        rows = [(self._s.T @ (column[:, None] * self._z)).ravel() for column in weighted.T]
+        return self._finite(np.stack(rows))
+
+    def normal(self, C: Floats) -> NormalProduct:
+        """See :meth:`NormalOperator.normal`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            f = self._outputs(C)
+            return NormalProduct(self._adjoint(f), self._finite(self._w @ f**2))
+
+    def gradient(self, C: Floats) -> Gradient:
+        """See :meth:`NormalOperator.gradient`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            r = self._y - self._outputs(C)
+            return Gradient(self._adjoint(r), self._finite(self._w @ r**2))

@@ -1,0 +1,414 @@
+"""The certificate: does the data determine the layer?
+
+With Lambda = mean h h' the second moment of the cubic features (p x p), every best-fitting layer
+computes the same function on every input exactly when lambda_min(Lambda) > 0.
+
+    "identifiable"      lambda_min > 0 is proved for the data in exact arithmetic, all rounding
+                        accounted for (:mod:`linattn_fast.certificate.lower_bound`)
+    "not identifiable"  lambda_min = 0 is proved, by counting or in exact arithmetic
+                        (:mod:`linattn_fast.exact.exact_rank`)
+    "undecided"         neither is proved; the numerical rank (:mod:`linattn_fast.linalg.factors`) is
+                        evidence, and so is the exact rank where that is known
+
+With the data at hand, what the Gram leaves open is looked at in the singular values of the
+features themselves (:mod:`linattn_fast.linalg.orthogonal`), which see twice as many digits, and in
+arithmetic modulo primes, which sees all. What is determined where the whole layer is not is the
+subject of :mod:`linattn_fast.certificate.coverage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.device import module_of, on_device, to_host
+from ..arrays.libraries import conversion_to
+from ..arrays.types import Array, Floats, Kind, Positions, as_positions
+from ..data.tokens import Tokens, as_tokens
+from ..features.features import Features
+from ..features.left_out import unless_left_out
+from ..system.arguments import as_size
+from ..system.threads import same_bits
+from .coverage import describe
+from .source import Source
+
+Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the data determines. Made by :func:`certify` and by every fit.
+
+    Notes
+    -----
+    ``covers``, ``leverage``, ``error_bound``, ``null_space`` and ``explain`` factorise the second
+    moment when they are first called, from the moments and the tokens, which a certificate
+    therefore keeps. Tokens are not copied: leave them unchanged while you ask. A certificate that
+    was pickled or loaded from a file has left them behind and answers only for the layer as a
+    whole; make another one with ``la.certify(moments)``.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.standard_normal((200, 6, 3))
+    >>> Z[:, :, 2] = 0.0  # the third coordinate never occurs
+    >>> certificate = la.certify(Z)
+    >>> certificate.verdict, certificate.rank, certificate.dimension
+    ('not identifiable', 6, 18)
+    >>> new = rng.standard_normal((2, 9, 3))
+    >>> new[0, :, 2] = 0.0
+    >>> certificate.covers(new)
+    array([ True, False])
+    """
+
+    lambda_min: float
+    """Smallest eigenvalue of Lambda, in the paper's scaling; an estimate, 0 when the rank is
+    short."""
+    lower_bound: float
+    """Proved: lambda_min of the data, in exact arithmetic, is at least this. 0 proves nothing."""
+    verdict: Verdict
+    """"identifiable" or "not identifiable", which are proved, or "undecided"; ``evidence`` says
+    why."""
+    condition: float
+    """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
+    rank: int | None
+    """Numerical rank of Lambda: eigenvalues of A above the margin. With fewer samples than
+    features, their number, which is the most it can be. None where it is unknown, as in an
+    estimate without a Gram."""
+    dimension: int
+    """Number of features, p."""
+    n_samples: int
+    """Queries in the data."""
+    evidence: str
+    """What the verdict rests on, in words and numbers."""
+    features: Features
+    """Which features take part."""
+    positions: Positions
+    """Which tokens were queries."""
+    noise_samples: float
+    """Total weight over the largest weight: how many samples noise averages over."""
+    spectrum: Floats | None = field(default=None, repr=False, compare=False)
+    """All eigenvalues of Lambda, ascending, when they were asked for."""
+    source: Source | None = field(default=None, repr=False, compare=False)
+    """Where the factorisation of Lambda comes from."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict}: {self.evidence}\n"
+            f"  lambda_min {self.lambda_min:.6g} (proved: at least {self.lower_bound:.6g}), "
+            f"condition {self.condition:.3g}, "
+            f"rank {'unknown' if self.rank is None else self.rank} of {self.dimension}, "
+            f"{self.n_samples} samples"
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "source": None}
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device of what it was made from; None for the host."""
+        return None if self.source is None else self.source.device
+
+    def get(self) -> Certificate:
+        """Bring what it holds on a CUDA device to the host.
+
+        Returns
+        -------
+        Certificate
+            The same certificate, on the host.
+        """
+        spectrum = None if self.spectrum is None else to_host(self.spectrum)
+        source = None if self.source is None else self.source.get()
+        return replace(self, spectrum=spectrum, source=source)
+
+    def _source(self) -> Source:
+        if self.source is None:
+            raise ValueError(
+                "certificate: it has neither moments nor data to answer this from, because it was "
+                "loaded from a file or pickled, or made by solver='pcg' on a stream or a cluster; "
+                "make it with la.certify(moments), from la.Moments.update or "
+                "linattn_fast.dask.moments, or with la.certify(Z)"
+            )
+        return self.source
+
+    def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
+        where = self.positions if positions is None else as_positions(positions)
+        return as_tokens(Z, offsets, d=self.features.d), where
+
+    def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
+        """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
+        with np.errstate(all="ignore"):  # what is not finite is not known
+            leverages = self._source().leverages(tokens, where)
+        with on_device(self.device):
+            return unless_left_out(leverages, np.inf, tokens, where, self.features)
+
+    @overload
+    def covers(
+        self,
+        Z: object,
+        *,
+        offsets: object = ...,
+        positions: Positions | None = ...,
+        tol: float | None = ...,
+        like: object = ...,
+        return_residual: Literal[False] = ...,
+    ) -> Array | list[Array]: ...
+    @overload
+    def covers(
+        self,
+        Z: object,
+        *,
+        offsets: object = ...,
+        positions: Positions | None = ...,
+        tol: float | None = ...,
+        like: object = ...,
+        return_residual: Literal[True],
+    ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
+    @same_bits
+    def covers(
+        self,
+        Z: object,
+        *,
+        offsets: object = None,
+        positions: Positions | None = None,
+        tol: float | None = None,
+        return_residual: bool = False,
+        like: object = None,
+    ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
+        """Is the prediction at Z determined: does every best fit give the same?
+
+        That is so exactly when the features h(Z) lie in the range of the second moment. With the
+        data at hand, true means that they do, in exact arithmetic on the tokens as given; of
+        moments alone, and of data that is too large to examine, that they do to rounding, unless
+        the rank is proved to be full. False means that they do not, or are not known to: along
+        directions that are neither clearly in the data nor clearly missing, nothing is claimed.
+
+        With chosen features, a best fit is a layer of these alone, and what else Z has plays no
+        part; but where the others were left out because the data never has them
+        (:meth:`Features.active`), an input that has one of them is not covered.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            Which tokens query; by default as in the data.
+        tol
+            Relative distance from the numerical range that counts as none: the answer then goes by
+            that distance alone.
+        return_residual
+            Return that distance as well.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`.
+
+        Returns
+        -------
+        array or list of bool
+            (N,) for "last", otherwise one a token in the form of Z; with ``return_residual`` a
+            tuple of these and the distances.
+
+        Raises
+        ------
+        ValueError
+            This certificate was loaded, pickled, or made without moments; see the notes above.
+        """
+        tokens, where = self._queries(Z, offsets, positions)
+        if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
+            raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
+        converted = conversion_to(like)
+        source = self._source()
+        residual = None
+        if return_residual or tol is not None:
+            with np.errstate(all="ignore"):
+                residual = source.residuals(tokens, where)
+            with on_device(self.device):
+                residual = unless_left_out(residual, 1.0, tokens, where, self.features)
+        if tol is None or residual is None:
+            with np.errstate(all="ignore"):  # what is not finite is not covered
+                covered = source.covered(tokens, where)
+            with on_device(self.device):
+                covered = unless_left_out(covered, False, tokens, where, self.features)
+        else:
+            covered = residual <= tol
+        answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
+        if residual is None or not return_residual:
+            return answer
+        return answer, converted(_per_query(residual, tokens, where))
+
+    @same_bits
+    def leverage(
+        self,
+        Z: object,
+        *,
+        offsets: object = None,
+        positions: Positions | None = None,
+        like: object = None,
+    ) -> Floats | list[Floats]:
+        """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
+
+        Its mean over the training data is the rank. It is never below the exact value of the data
+        as given: rounding is accounted for, on healthy data by less than 1e-6 of it. Where it
+        cannot be, or the range is known to rounding alone (see :meth:`covers`), the leverage is
+        unknown, and infinite.
+
+        Parameters
+        ----------
+        Z, offsets, positions, like
+            As for :meth:`covers`.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z.
+        """
+        tokens, where = self._queries(Z, offsets, positions)
+        converted = conversion_to(like)
+        leverages = self._leverages(tokens, where)
+        answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
+        return answer
+
+    @same_bits
+    def error_bound(
+        self,
+        Z: object,
+        eps: float | None = None,
+        *,
+        noise: float | None = None,
+        confidence: float = 0.95,
+        offsets: object = None,
+        positions: Positions | None = None,
+        like: object = None,
+    ) -> Floats | list[Floats]:
+        """Bound how far predictions at Z can be apart, in each output.
+
+        Parameters
+        ----------
+        Z, offsets, positions, like
+            As for :meth:`covers`.
+        eps
+            Any two layers with mean squared training errors of at most eps differ by at most
+            ``2 sqrt(eps leverage)``.
+        noise
+            Instead of eps: targets are a layer's outputs plus independent noise of mean zero and at
+            most this size. The least-squares prediction then errs, with probability
+            ``confidence``, by at most ``noise sqrt(2 log(2 / (1 - confidence)) leverage / n)``, n
+            the number of samples (total over largest weight).
+        confidence
+            Of the noise form, for each query and output.
+
+        Returns
+        -------
+        array or list
+            (N,) for "last", otherwise one a token in the form of Z; infinite where Z is not
+            covered, or the leverage unknown.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
+        >>> Z, new = rng.standard_normal((500, 6, 3)), rng.standard_normal((4, 6, 3))
+        >>> fit = la.fit(Z, truth(Z) + rng.uniform(-0.1, 0.1, (500, 1)))
+        >>> bound = fit.certificate.error_bound(new, noise=0.1)
+        >>> bool((abs(fit.predict(new) - truth(new))[:, 0] < bound).all())
+        True
+        """
+        if (eps is None) == (noise is None):
+            raise ValueError("eps, noise: give one of them, eps or noise")
+        size, name = (eps, "eps") if noise is None else (noise, "noise")
+        if not (isinstance(size, int | float | np.number) and 0 <= float(size) < np.inf):
+            raise ValueError(
+                f"{name}: a finite number that is not negative is needed, got {size!r}"
+            )
+        if not (isinstance(confidence, int | float) and 0 < confidence < 1):
+            raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
+        tokens, where = self._queries(Z, offsets, positions)
+        converted = conversion_to(like)
+        leverage = self._leverages(tokens, where)
+        xp = module_of(leverage)
+        if noise is None:
+            factor = 2 * np.sqrt(float(size))
+        else:
+            factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
+        # Outward: W is a sum of as many weights, and a few roundings are to come
+        factor *= 1 + (self.n_samples + 16) * np.finfo(np.float64).eps
+        # Layers that agree exactly still disagree where the data says nothing.
+        with on_device(self.device):
+            nothing = xp.isinf(leverage)
+            bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
+        answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
+        return answer
+
+    @same_bits
+    def null_space(self, k: int) -> Floats:
+        """Return the k least determined directions of the coefficients.
+
+        Those along which every training prediction stays the same come first: features that are
+        zero in every sample, each by itself, then combinations of few features. Then the directions
+        of least mean square, in units where every feature has mean square one.
+
+        Parameters
+        ----------
+        k
+            Directions, at most.
+
+        Returns
+        -------
+        array
+            (k, p), or all p directions where k is larger; each of length one.
+        """
+        return self._source().coverage.least_determined(self._directions(k))[0]
+
+    @same_bits
+    def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
+        """Say in words what the k least determined directions are.
+
+        Parameters
+        ----------
+        k
+            Directions, at most; of :meth:`null_space`.
+        names
+            Of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
+
+        Returns
+        -------
+        list of str
+            A sentence for each direction.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> Z = np.random.default_rng(0).standard_normal((100, 5, 2))
+        >>> Z[:, -1, 1] = 0.0  # the last token never queries x1
+        >>> la.certify(Z).explain(1)
+        ['tokens never vary along x0*x0 with query x1']
+        """
+        d = self.features.d
+        coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
+        if len(coordinates) != d:
+            raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
+        directions, values = map(
+            to_host, self._source().coverage.least_determined(self._directions(k))
+        )
+        return [
+            describe(direction, float(value), self.features, coordinates)
+            for direction, value in zip(directions, values, strict=True)
+        ]
+
+    def _directions(self, k: int) -> int:
+        return min(as_size(k, "k"), self.dimension)
+
+
+def _per_query(
+    values: npt.NDArray[Kind], tokens: Tokens, positions: Positions
+) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
+    """One value a query, in the form of the tokens."""
+    if positions == "last":
+        return values
+    shaped = tokens.restore(values[:, None])
+    return [part[:, 0] for part in shaped] if isinstance(shaped, list) else shaped[..., 0]

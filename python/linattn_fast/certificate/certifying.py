@@ -1,0 +1,227 @@
+"""Making a certificate: from the data or from its moments, by counting or by a factorisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ..arrays.types import Floats, Positions
+from ..data.tokens import Tokens, total_weight
+from ..exact.exact_rank import ExactRank, counting, exact_rank, unseen_features
+from ..exact.modular_features import ModularData, Reading
+from ..features.features import Features
+from ..linalg.factors import Choice, Factorisation, SpectralFactor, algebra_of
+from ..linalg.lanczos import extreme_eigenvalues
+from ..linalg.orthogonal import solve_on_data
+from ..moments.cancellation import feature_sizes, summand_sizes
+from ..moments.factors import factorise_moments, try_cholesky_of_moments
+from ..moments.moments import Moments
+from ..solvers.memory import estimate_memory
+from ..system.machine import in_words, require_memory
+from .certificate import Certificate, Verdict
+from .lower_bound import Proof, prove
+from .source import Data, Source
+
+
+def judge(
+    factor: Factorisation, p: int, proof: Proof, exact: Callable[[], ExactRank]
+) -> tuple[Verdict, str]:
+    """Apply the three rules of :mod:`linattn_fast.certificate.certificate`.
+
+    ``exact`` is asked where no positive bound on lambda_min is proved.
+    """
+    if proof.bound > 0:
+        return "identifiable", (
+            f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} "
+            f"({proof.reason})"
+        )
+    rank = exact()
+    if rank.at_most < p:
+        return "not identifiable", rank.reason
+    ratio, level, margin = factor.smallest, factor.level, factor.margin
+    what = "smallest over largest eigenvalue of the equilibrated second moment"
+    if factor.name == "cholesky":
+        what = "the equilibrated second moment has a Cholesky factorisation; reciprocal condition"
+    if factor.name == "qr":
+        ratio, level, margin = (float(np.sqrt(max(x, 0.0))) for x in (ratio, level, margin))
+        what = "smallest over largest singular value of the equilibrated features"
+    if ratio <= level:
+        where = f"at the rounding level {level:.2g}"
+    else:
+        side = "above" if ratio > margin else "below"
+        where = f"{side} the margin {margin:.2g} that numerical rank goes by"
+    unproved = f"no positive bound on lambda_min is proved: {proof.reason}"
+    return "undecided", (
+        f"numerically: rank {factor.rank} of {p}; {what}: {ratio:.2g}, {where}; {rank.reason}; "
+        f"{unproved}"
+    )
+
+
+def exact_rank_of_moments(moments: Moments) -> ExactRank:
+    """What moments alone prove about the exact rank: features that are zero in every sample.
+
+    The sum of w S_jj S_kk z_l^2 is zero, with nothing lost below the smallest number, only if the
+    feature is zero in every sample. A mean square of zero is not enough: in it, S_jk has been
+    rounded.
+    """
+    p = moments.dimension
+    if not moments.accumulation.underflow:
+        zeros = int((summand_sizes(moments) == 0).sum())
+        if zeros:
+            return ExactRank(0, p - zeros, unseen_features(zeros, p, exactly=False))
+    lost = int((moments.gram_diagonal() == 0).sum())
+    found = f"{lost} features have a mean square of zero as computed, but " if lost else ""
+    return ExactRank(0, p, f"{found}moments alone cannot tell what is small from what is zero")
+
+
+def certificate_by_counting(
+    n_samples: int, positions: Positions, noise_samples: float, source: Source
+) -> Certificate:
+    """Certificate of fewer samples than features, which needs no factorisation."""
+    p = source.features.count
+    return Certificate(
+        lambda_min=0.0,
+        condition=float("inf"),
+        lower_bound=0.0,
+        verdict="not identifiable",
+        rank=n_samples,
+        dimension=p,
+        n_samples=n_samples,
+        evidence=counting(n_samples, p, f"{n_samples} samples"),
+        features=source.features,
+        positions=positions,
+        noise_samples=noise_samples,
+        source=source,
+    )
+
+
+def counted_on_data(
+    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+) -> Certificate:
+    """The same, from the data."""
+    n = tokens.n_samples(positions)
+    noise_samples = float(n)
+    if weights is not None:
+        noise_samples = total_weight(tokens, weights, positions) / float(weights.max())
+    source = Source(features, None, (tokens, weights, positions))
+    counted = certificate_by_counting(n, positions, noise_samples, source)
+    if weights is None or (weights > 0).all():
+        return counted
+    count = int(total_weight(tokens, (weights > 0).astype(np.float64), positions))
+    said = counting(count, features.count, f"{count} of {n} samples have positive weight, which")
+    return replace(counted, rank=count, evidence=said)
+
+
+def certificate_from(
+    moments: Moments,
+    factor: Factorisation | None = None,
+    *,
+    read: Callable[[], Reading] | None = None,
+    spectrum: bool = False,
+    data: Data | None = None,
+    modular: ModularData | None = None,
+) -> Certificate:
+    """Certificate of accumulated moments.
+
+    Parameters
+    ----------
+    moments
+        At least one sample.
+    factor
+        A factorisation of Lambda, if a fit has made one already.
+    read
+        Reads the data, which is asked where the moments prove nothing; as often as need be.
+    spectrum
+        Compute all eigenvalues, too.
+    data
+        What the moments are of, where it is at hand: for questions about single inputs.
+    modular
+        It modulo primes, where something may have been found out before.
+    """
+    weight = moments.required_weight()
+    p, n = moments.dimension, moments.n_samples
+    noise_samples = weight / moments.accumulation.largest_weight
+    values = None
+    if spectrum:
+        matrix = moments.second_moment()
+        values = algebra_of(matrix).eigenvalues(matrix)
+    if n < p:
+        source = Source(moments.features, moments, data)
+        counted = certificate_by_counting(n, moments.positions, noise_samples, source)
+        rank = n if factor is None else min(n, factor.rank)
+        return replace(counted, rank=rank, spectrum=values)
+    if factor is None:
+        factor = factorise_moments(moments).factorisation
+    full = factor.rank == p
+    smallest, largest = extreme_eigenvalues(factor) if full else (0.0, float("inf"))
+    proof = prove(moments.get(), smallest)
+
+    def exact() -> ExactRank:
+        if read is None:
+            return exact_rank_of_moments(moments.get())
+        return exact_rank(modular or ModularData(read, moments.positions, moments.features))
+
+    verdict, evidence = judge(factor, p, proof, exact)
+    spectral = factor if isinstance(factor, SpectralFactor) else None
+    return Certificate(
+        lambda_min=smallest,
+        condition=largest / smallest if smallest > 0 else float("inf"),
+        lower_bound=proof.bound,
+        verdict=verdict,
+        rank=factor.rank,
+        dimension=p,
+        n_samples=n,
+        evidence=evidence,
+        features=moments.features,
+        positions=moments.positions,
+        noise_samples=noise_samples,
+        spectrum=values,
+        source=Source(moments.features, moments, data, spectral),
+    )
+
+
+def certifying_factor(
+    moments: Moments, read: Callable[[], Reading], memory_limit: int | None
+) -> Factorisation | None:
+    """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
+    if moments.n_samples < moments.dimension:
+        return None
+    choice = try_cholesky_of_moments(moments)
+    if isinstance(choice, Choice):
+        return choice.factorisation
+    require_memory(
+        estimate_memory(moments.d, 0, features=moments.features)["qr"],
+        f"certify: {choice}; deciding it from the features of d = {moments.d}",
+        memory_limit,
+    )
+    weight = moments.required_weight()
+    with read() as batches:
+        return solve_on_data(
+            (
+                (tokens, np.zeros((tokens.n_samples(moments.positions), 0)), w)
+                for tokens, w in batches
+            ),
+            moments.n_samples,
+            weight,
+            moments.positions,
+            0.0,
+            feature_sizes(moments),
+            moments.features,
+            0,
+        )[1]
+
+
+def require_certificate_memory(
+    features: Features, n_samples: int, memory_limit: int | None
+) -> None:
+    """Raise MemoryError when the certificate needs a factorisation that does not fit."""
+    needed = estimate_memory(features.d, 0, features=features)
+    if n_samples < features.count:  # decided by counting
+        return
+    require_memory(
+        needed["cholesky"],
+        f"certify: the dense second moment of d = {features.d} ({in_words(8 * features.count**2)})",
+        memory_limit,
+    )

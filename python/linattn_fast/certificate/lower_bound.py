@@ -1,0 +1,121 @@
+"""A number that lambda_min of the exact second moment is proved to be at least.
+
+Exact arithmetic on the data as given would form G = sum w h h'. What was computed is Ghat = G + E.
+Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derives both.
+
+1. *Rounding while forming Ghat.* With u = 2^-53, k the roundings a summand goes through and
+   gamma = k u / (1 - k u), every entry obeys |E| <= gamma M, where M is the same sum over the
+   magnitudes of its summands: M = sum w g g' with g = |z_l| sum_t |z_tj z_tk|. Since
+   sum_t |z_tj z_tk| <= sqrt(S_jj S_kk), its diagonal is at most another entry of the Gram itself,
+
+       m[(j,k),l] = sum w S_jj S_kk z_l^2 = G[((j,j),l), ((k,k),l)],
+
+   a sum without cancellation. M is positive semidefinite, so |x'Ex| <= gamma p sum_e m_e x_e^2. The
+   computed mhat is at least (1 - gamma_m) m, with gamma_m of the roundings that it went through:
+
+       G >= Ghat - gamma p diag(mhat) / (1 - gamma_m)
+
+2. *Rounding in the factorisation.* If Cholesky runs to completion on a matrix A with positive
+   diagonal, then A >= -c tr(A) I, with c = gamma / (1 - gamma) for k = 2 p + 10. So for D = diag of
+   powers of two and theta = c tr + a few u, success on
+
+       A = D (Ghat - lost diag(mhat) - tau I) D - theta I,    lost = gamma p / (1 - gamma_m)
+
+   proves G >= tau I, and lambda_min(G / W) >= tau / W.
+
+Where Ghat is block diagonal (:mod:`linattn_fast.moments.query_groups`), so is the matrix of step 2, and
+Cholesky runs on its blocks.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays.floating_point import UNIT, gamma, gradual_underflow, keeps_subnormals
+from ..arrays.types import Floats
+from ..linalg.cholesky import cholesky_in_place
+from ..linalg.factors import equilibrate
+from ..moments.cancellation import summand_sizes
+from ..moments.moments import Moments
+from ..moments.query_groups import moments_of, query_groups
+from ..moments.rounding import relative_errors
+
+_FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
+"""Of the estimate: the shifts tau that are tried, until one is proved."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved, and why not more."""
+
+    bound: float
+    """lambda_min is at least this; 0 when nothing was proved."""
+    reason: str
+
+
+def rounded_down(bound: float) -> float:
+    """A number that is not above a product or quotient which was rounded to ``bound``, u apart."""
+    bound *= 1 - 8 * UNIT
+    # Below the smallest normal number a rounding errs by up to half the distance to the next.
+    return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
+
+
+def proves_positive(matrix: Floats) -> bool:
+    """Whether Cholesky proves a symmetric matrix, overwritten, positive semidefinite.
+
+    Half of the margin ``32 u`` is for the roundings of the caller, who scaled the diagonal into
+    [1/2, 2] and subtracted from it.
+    """
+    p = len(matrix)
+    diagonal = np.diagonal(matrix)
+    if not (diagonal > 0).all():
+        return False
+    backward = gamma(2 * p + 10)
+    theta = 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
+    matrix[np.diag_indices(p)] -= theta
+    if not (np.diagonal(matrix) > 0).all():
+        return False
+    factor, failed = cholesky_in_place(matrix.T)
+    # Some libraries run on past a pivot that is not a number.
+    return bool(failed == 0 and (np.diagonal(factor) < np.inf).all())
+
+
+@gradual_underflow()
+def prove(moments: Moments, estimate: float) -> Proof:
+    """Search for the largest bound that can be proved, starting from an estimate of lambda_min."""
+    if moments.accumulation.underflow or not keeps_subnormals():
+        return Proof(0.0, "products of the tokens underflow (or may), so errors are not bounded")
+    if not estimate > 0:
+        return Proof(0.0, "lambda_min is zero to rounding")
+    error, of_sizes = relative_errors(moments)
+    # W itself is a sum of roundings; more weight makes the mean smaller.
+    weight_error = gamma(moments.n_samples + moments.accumulation.wide)
+    if not (error < 0.5 and weight_error < 0.5):
+        return Proof(0.0, "too many roundings for a bound")
+    weight = moments.required_weight() * (1 + 2 * weight_error)
+    groups = query_groups(moments)
+    # A little more covers the roundings of this line and of gamma. p is that of the whole, since E
+    # need not be zero where Ghat is.
+    lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
+    for fraction in _FRACTIONS:
+        tau = fraction * estimate * moments.required_weight()
+        # Ghat - gamma p diag(m) - tau I is positive when each of its diagonal blocks is.
+        if all(_exceeds(moments_of(moments, group), tau, lost) for group in groups):
+            bound = rounded_down(tau / weight)
+            return Proof(bound, f"Cholesky factorisation with a shift of {fraction:g} lambda_min")
+    return Proof(0.0, "rounding in the Gram is as large as lambda_min")
+
+
+def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
+    """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
+    gram = moments.gram()
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+        scale = equilibrate(gram)
+        # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
+        shift = lost * (summand_sizes(moments) * scale * scale) + tau * scale * scale
+    gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
+    return proves_positive(gram)

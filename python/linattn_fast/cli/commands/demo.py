@@ -1,0 +1,132 @@
+"""``linattn-fast demo``: learn a planted layer, certify it, recover its heads."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+import numpy as np
+
+from ...arrays.types import Floats
+from ...fitting.call import fit
+from ...fitting.certify import certify
+from ...heads.matching import match_heads
+from ...moments.moments import Moments
+from ...study.head_path import head_path
+from ...system import tables
+from ...system.plotting import matplotlib_figure
+from ...system.threads import get_num_threads
+from ..arguments import add_work, require_writable
+from ..command import Command, Outcome
+from ..comparison import compare, planted, relative_error
+
+_D, _HEADS, _SEQUENCES, _LENGTH = 8, 3, 4000, 32
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--picture", metavar="FILE", help="plot the spectrum and the coefficients (matplotlib)"
+    )
+    add_work(parser, memory=False)
+
+
+def _plot(picture: str, spectrum: Floats, truth: Floats, found: Floats) -> None:
+    figure = matplotlib_figure("--picture")(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.semilogy(spectrum[::-1], color="tab:blue")
+    left.axhline(spectrum[0], color="tab:red", lw=1, ls="--")
+    left.annotate(
+        f"$\\lambda_{{min}}$ = {spectrum[0]:.3g}",
+        (0.03, spectrum[0]),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        xytext=(0, 5),
+        color="tab:red",
+    )
+    left.set(
+        title="Spectrum of the second moment: above zero,\nso only one layer fits",
+        xlabel="eigenvalue, largest first",
+        ylabel="size",
+    )
+    limit = 1.05 * np.abs(truth).max()
+    right.plot([-limit, limit], [-limit, limit], color="0.8", zorder=0)
+    right.plot(truth.ravel(), found.ravel(), ".", ms=3, color="tab:green")
+    right.set(
+        title=f"All {truth.size:,} coefficients,\nrelative error "
+        f"{relative_error(found, truth):.1e}",
+        xlabel="true",
+        ylabel="learned",
+        aspect="equal",
+    )
+    figure.savefig(picture, dpi=120)
+
+
+def _run(arguments: Namespace) -> Outcome:
+    if arguments.picture is not None:
+        require_writable(arguments.picture, arguments)
+        matplotlib_figure("--picture")
+    backend = arguments.backend
+    data = planted(_D, _HEADS, _SEQUENCES, _LENGTH)
+    Z, y, truth = data
+    rng = np.random.default_rng(1)
+    layer = fit(Z, y, backend=backend)
+    heads, certificate = layer.heads, layer.certificate
+    assert heads is not None  # both were asked for
+    assert certificate is not None
+    C = truth.coefficients()
+    new = rng.standard_normal((500, 3 * _LENGTH, _D))  # longer than any seen
+    noisy = y + 0.2 * y.std() * rng.standard_normal(y.shape)
+    path = head_path(Moments(_D, _D, backend=backend).update(Z, noisy), 5)
+    timed = compare(data, 5, backend)
+    found = {
+        "sequences": _SEQUENCES, "length": _LENGTH, "d": _D, "planted_heads": _HEADS,
+        "n_heads": len(heads),
+        "coefficients_error": relative_error(layer.coefficients, C),
+        "function_error": heads.distance(truth) / float(np.linalg.norm(C)),
+        "new_sequences_error": relative_error(
+            np.asarray(layer.predict(new)), np.asarray(truth(new))
+        ),
+        "noisy_losses": [float(loss / path.convex_loss) for loss in path.losses],
+        "verdict": certificate.verdict,
+        "lambda_min": certificate.lambda_min,
+        "lower_bound": certificate.lower_bound,
+        "seconds": timed.ours, "numpy_seconds": timed.numpy, "ratio": timed.ratio,
+        "threads": get_num_threads(),
+        "picture": arguments.picture,
+    }  # fmt: skip
+    if arguments.picture is not None:
+        spectrum = certify(Z, spectrum=True, backend=backend).spectrum
+        assert spectrum is not None
+        _plot(arguments.picture, spectrum, C, layer.coefficients)
+    rows: list[tuple[str, object]] = [
+        ("coefficients", f"{C.shape[0]} x {C.shape[1]}, relative error "
+                         f"{found['coefficients_error']:.1e}"),
+        ("heads", f"{len(heads)} found of {_HEADS} planted, the layer as a function "
+                  f"{found['function_error']:.1e} away (relative)\n{heads.recovery}\n"
+                  f"{match_heads(truth, heads)}"),
+        ("with noise", "loss over the convex optimum, with 1, 2, .. heads: "
+                       + ", ".join(f"{loss:.2f}" for loss in found["noisy_losses"])),
+        ("new sequences", f"{new.shape[1]} tokens, relative error "
+                          f"{found['new_sequences_error']:.1e}"),
+        ("certificate", certificate),
+        ("solver", str(layer.info).removeprefix("solver ")),
+        ("time", f"{tables.seconds(timed.ours)} to the coefficients, chunked numpy "
+                 f"{tables.seconds(timed.numpy)} ({timed.ratio:.1f}x), {found['threads']} threads"),
+    ]  # fmt: skip
+    if arguments.picture is not None:
+        rows.append(("picture", arguments.picture))
+    text = (
+        f"{_SEQUENCES} sequences of {_LENGTH} tokens in R^{_D}, targets from {_HEADS} planted "
+        f"heads\n\n{tables.facts(rows)}"
+    )
+    return Outcome(text, found)
+
+
+COMMAND = Command(
+    name="demo",
+    summary="learn a planted layer, certify it, recover its heads",
+    description="Learn a planted layer, certify it, recover its heads, and time it against numpy; "
+    "no files needed.",
+    example="linattn-fast demo --picture demo.png",
+    add_arguments=_add_arguments,
+    run=_run,
+)

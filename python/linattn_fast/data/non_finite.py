@@ -1,0 +1,52 @@
+"""What to say when results are not finite: where NaN is, or which values are too large or small."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays.device import to_host
+from ..arrays.types import Array
+from .tokens import Tokens
+
+
+def largest_size(batch: Tokens | Array | None) -> float:
+    """Largest absolute value, 0 for None."""
+    if batch is None:
+        return 0.0
+    parts = batch.arrays if isinstance(batch, Tokens) else (batch,)
+    return max((max(float(x.max()), -float(x.min())) for x in parts if x.size), default=0.0)
+
+
+def underflow_error(tokens: Tokens, weights: Array | None = None) -> ValueError:
+    """Say that values are too small for their sixth powers, times the weights."""
+    too, what = "", "tokens"
+    if weights is not None and largest_size(weights) < 1:
+        too, what = f", with sample_weight of at most {largest_size(weights):.3g},", "data"
+    return ValueError(
+        f"Z: values of at most {largest_size(tokens):.3g}{too} underflow float64 in the squares of "
+        f"the cubic features; rescale the {what}"
+    )
+
+
+def non_finite_error(
+    tokens: Tokens, first: int = 0, *, name: str = "Z", others: dict[str, float] | None = None
+) -> ValueError:
+    """Say where the first NaN or infinity is, or that finite values are too large.
+
+    ``others`` are the sizes of what else was multiplied in.
+    """
+    for i in range(first, len(tokens)):
+        sequence = to_host(tokens.sequence(i))
+        finite = np.isfinite(sequence)
+        if not finite.all():
+            t, j = (int(k) for k in np.argwhere(~finite)[0])
+            value = sequence[t, j]
+            return ValueError(
+                f"{name}: must be finite, got {value} in sequence {i}, token {t}, coordinate {j}"
+            )
+    sizes = "".join(f", with {what} up to {size:.3g}" for what, size in (others or {}).items())
+    largest = largest_size(tokens)
+    return ValueError(
+        f"{name}: values up to {largest:.3g}{sizes} overflow float64 in the cubic features "
+        "or their products; rescale the data"
+    )

@@ -1,0 +1,312 @@
+"""Data that is not in memory: what counts as such, and how it is cut into batches.
+
+- Stored arrays: numpy memory maps, and anything else with ``shape``, ``dtype`` and slices, such as
+  Zarr arrays and HDF5 datasets. Tokens are (N, n, d), or (sum n_i, d) with offsets; targets may be
+  stored or in memory. They are cut into batches by bytes, along the chunks they are stored in, and
+  can be read again.
+- Iterables of batches. A batch is ``(Z, y)`` or ``(Z, y, sample_weight)``, or a mapping with the
+  names ``"Z"``, ``"y"``, ``"offsets"``, ``"sample_weight"``; where no targets are wanted, an array
+  Z alone will do. A list, or another object that ``iter`` starts anew, can be read again; an
+  iterator, such as a generator, cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.device import in_cuda_memory
+from ..arrays.floats import as_array
+from ..arrays.foreign import axes_of, exports_memory
+from ..arrays.types import Array, Floats, Positions
+from .memory_map import copy_of
+from .tokens import Tokens, as_offsets, as_weights, require_form
+
+BATCH_BYTES = 32 << 20
+"""Tokens read at a time."""
+_LARGEST_BATCH = 128 << 20
+_LARGEST_CHUNK = 4
+"""Stored chunks of up to so many batches are read whole; larger ones a part at a time, each part
+decompressing its chunk again."""
+
+
+class Batch(NamedTuple):
+    """A batch as it was read, not yet checked."""
+
+    Z: object
+    y: object
+    offsets: object
+    sample_weight: object
+    end: int
+    """How far the source has been read when this batch is done, in the source's unit."""
+    where: str
+    """For messages."""
+
+
+class Source(Protocol):
+    """Something to read batches from."""
+
+    @property
+    def unit(self) -> str:
+        """What ``end`` and ``total`` count: "sequences" or "batches"."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """How many there are, if that is known."""
+        ...
+
+    @property
+    def rereadable(self) -> bool:
+        """Whether it can be read again."""
+        ...
+
+    def read(self) -> Iterator[Batch]:
+        """All batches, in their order."""
+        ...
+
+
+def batch_bytes_for(moments_bytes: int) -> int:
+    """Bytes to read at a time for moments of some size.
+
+    As many as the moments have, within limits: adding a batch to them then costs no more than
+    reading it.
+    """
+    return min(max(BATCH_BYTES, moments_bytes), max(BATCH_BYTES, _LARGEST_BATCH))
+
+
+def is_stored(value: object) -> bool:
+    """Tell arrays that lie elsewhere, with shape, dtype and slices, from those in memory."""
+    if isinstance(value, np.ndarray):
+        return isinstance(value, np.memmap)
+    if exports_memory(value) or in_cuda_memory(value):  # of another library, in memory
+        return False
+    named = hasattr(value, "dtype") and hasattr(value, "__getitem__")
+    return named and isinstance(getattr(value, "shape", None), tuple)
+
+
+def _looks_like_a_batch(item: object) -> bool:
+    """Tell (Z, y) from a sequence of tokens, (n_i, d), whose first entry is a token."""
+    if isinstance(item, Mapping):
+        return True
+    if not isinstance(item, list | tuple) or len(item) not in (2, 3):
+        return False
+    first = item[0]
+    if hasattr(first, "shape") or exports_memory(first):
+        return axes_of(first) >= 2
+    return isinstance(first, list | tuple) and len(first) > 0 and np.ndim(first[0]) >= 1
+
+
+def is_batches(value: object) -> bool:
+    """Tell an iterable of batches from a batch."""
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and _looks_like_a_batch(value[0])
+    if isinstance(value, np.ndarray | Tokens | str | bytes | Mapping | set | frozenset):
+        return False
+    if hasattr(value, "__array__") or hasattr(value, "shape") or exports_memory(value):
+        return False
+    return isinstance(value, Iterable)
+
+
+@dataclass
+class Batches:
+    """An iterable of batches."""
+
+    iterable: Iterable[Any]
+    unit: str = "batches"
+
+    @property
+    def rereadable(self) -> bool:
+        """Whether it can be read again: an iterator cannot."""
+        return not isinstance(self.iterable, Iterator)
+
+    @property
+    def total(self) -> int | None:
+        """Number of batches, if it is known."""
+        try:
+            return len(self.iterable) if isinstance(self.iterable, Sized) else None
+        except TypeError:  # a loader over a stream has a length that it refuses to tell
+            return None
+
+    def read(self) -> Iterator[Batch]:
+        """All batches."""
+        for i, item in enumerate(self.iterable):
+            yield unpacked(item, i)
+
+
+def unpacked(item: object, i: int) -> Batch:
+    """Take the i-th batch of an iterable apart."""
+    names = ("Z", "y", "offsets", "sample_weight")
+    where = f"batch {i}"
+    if isinstance(item, Mapping):
+        if "Z" not in item or not set(item) <= set(names):
+            given = ", ".join(map(repr, item))
+            raise ValueError(
+                f"Z: a batch that is a mapping has {', '.join(map(repr, names))}, of which 'Z' is "
+                f"needed; got {given or 'nothing'}; in {where}"
+            )
+        Z, y, offsets, weight = (item.get(name) for name in names)
+        return Batch(Z, y, offsets, weight, i + 1, where)
+    if isinstance(item, list | tuple) and len(item) in (2, 3):
+        weight = item[2] if len(item) == 3 else None
+        return Batch(item[0], item[1], None, weight, i + 1, where)
+    if hasattr(item, "shape") or exports_memory(item):
+        return Batch(item, None, None, None, i + 1, where)
+    size = f" of {len(item)}" if isinstance(item, list | tuple) else ""
+    raise TypeError(
+        "Z: a batch must be (Z, y), (Z, y, sample_weight) or a mapping with these names, "
+        f"got a {type(item).__name__}{size}; in {where}"
+    )
+
+
+@dataclass
+class StoredArrays:
+    """Tokens that lie elsewhere, with targets one row a query, and weights."""
+
+    Z: Any
+    y: Any
+    offsets: npt.NDArray[np.int64] | None
+    weights: Floats | None
+    positions: Positions
+    batch_bytes: int
+    unit: str = "sequences"
+    rereadable: bool = True
+
+    @property
+    def total(self) -> int:
+        """Number of sequences."""
+        return int(self.Z.shape[0]) if self.offsets is None else len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tokens."""
+        return int(np.prod(self.Z.shape, dtype=np.int64)) * _item_bytes(self.Z)
+
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of the targets, where they lie elsewhere, too."""
+        if self.y is None or not is_stored(self.y):
+            return 0
+        return int(np.prod(self.y.shape, dtype=np.int64)) * _item_bytes(self.y)
+
+    def _rows(self, first: int, last: int, positions: Positions) -> slice:
+        """Entries along the first axis of Z ("all") or y ("last": one a sequence)."""
+        if self.offsets is None or positions == "last":
+            return slice(first, last)
+        return slice(int(self.offsets[first]), int(self.offsets[last]))
+
+    def _end(self, first: int) -> int:
+        """Where the batch ends that begins with sequence ``first``."""
+        row_bytes = max(1, _item_bytes(self.Z) * int(np.prod(self.Z.shape[1:], dtype=np.int64)))
+        rows = max(1, self.batch_bytes // row_bytes)
+        start: int = self._rows(first, first, "all").start
+        chunk = _chunk_rows(self.Z)
+        if chunk <= _LARGEST_CHUNK * rows:
+            end = (start + max(rows, chunk)) // chunk * chunk  # the last whole chunk
+        else:
+            end = start + rows
+        if self.offsets is not None:
+            end = int(np.searchsorted(self.offsets, end, side="right")) - 1
+        return min(max(end, first + 1), self.total)
+
+    def read(self) -> Iterator[Batch]:
+        """All batches, cut by bytes."""
+        first = 0
+        while first < self.total:
+            last = self._end(first)
+            rows = self._rows(first, last, "all")
+            offsets = None
+            if self.offsets is not None:
+                offsets = self.offsets[first : last + 1] - self.offsets[first]
+            y = None
+            if self.y is not None:
+                y = _part(self.y, self._rows(first, last, self.positions))
+            yield Batch(
+                _part(self.Z, rows),
+                y,
+                offsets,
+                None if self.weights is None else self.weights[first:last],
+                last,
+                f"sequences {first}:{last}, counted from {first}",
+            )
+            first = last
+
+
+def _part(array: Any, rows: slice) -> Array:
+    """Entries of a stored array, in memory."""
+    part = array[rows]
+    return copy_of(part) if isinstance(part, np.memmap) else np.asarray(part)
+
+
+def _item_bytes(array: Any) -> int:
+    """Bytes of a number once it is in memory: integers become float64."""
+    dtype = array.dtype
+    return int(dtype.itemsize) if getattr(dtype, "kind", "f") == "f" else 8
+
+
+def _chunk_rows(array: Any) -> int:
+    """Entries along the first axis of a chunk of storage; 1 where there are no chunks."""
+    chunks = getattr(array, "chunks", None)
+    if not isinstance(chunks, Sequence) or len(chunks) == 0:
+        return 1
+    first = chunks[0]
+    if isinstance(first, Sequence):  # Dask and xarray list every chunk
+        first = max(first, default=1)
+    return max(1, int(first))
+
+
+def as_source(
+    Z: object,
+    y: object = None,
+    *,
+    offsets: object = None,
+    sample_weight: object = None,
+    positions: Positions = "last",
+    moments_bytes: int = 0,
+) -> Source | None:
+    """Return data that is not in memory as a source of batches; None for anything else."""
+    if is_stored(Z):
+        size = batch_bytes_for(moments_bytes)
+        return _as_stored(Z, y, offsets, sample_weight, positions, size)
+    if isinstance(Z, Iterator) or (y is None and is_batches(Z)):
+        given = {"y": y, "offsets": offsets, "sample_weight": sample_weight}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}: Z is an iterable of batches, which bring their own {name}; "
+                    "give (Z, y, sample_weight), or a mapping with these names, as a batch"
+                )
+        assert isinstance(Z, Iterable)
+        return Batches(Z)
+    return None
+
+
+def _as_stored(
+    Z: Any,
+    y: Any,
+    offsets: object,
+    sample_weight: object,
+    positions: Positions,
+    batch_bytes: int,
+) -> StoredArrays:
+    shape = tuple(int(size) for size in Z.shape)
+    require_form(shape, flat=offsets is not None, name="Z")
+    checked = None if offsets is None else as_offsets(offsets, shape[0], "Z")
+    n_sequences = shape[0] if checked is None else len(checked) - 1
+    if y is not None and not is_stored(y):
+        y = as_array(y, "y")
+    rows = n_sequences if positions == "last" else shape[0]
+    if y is not None and (len(y.shape) == 0 or y.shape[0] != rows):
+        what = "sequence" if positions == "last" else "token"
+        if checked is None:
+            what = "sequence"
+        raise ValueError(
+            f"y: one entry a {what} is needed along its first axis, {rows}, "
+            f"got shape {tuple(y.shape)}"
+        )
+    weights = as_weights(sample_weight, n_sequences)
+    return StoredArrays(Z, y, checked, weights, positions, batch_bytes)

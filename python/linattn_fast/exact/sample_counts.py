@@ -1,0 +1,151 @@
+"""Counting that proves a short rank: features that no sample has, samples and tokens that repeat.
+
+A feature S[j,k] z[l] is zero in every sample if no sample has a token with both j and k and a query
+with l. That is seen in which tokens are zero, where nothing rounds and nothing underflows.
+
+S is a sum of z z' over tokens, so that of a vocabulary of K tokens, K_q of them queries, S lies in
+a space of K dimensions, z in one of K_q, and h in one of K K_q.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..arrays.types import Array, Floats
+from ..data.prefixes import Samples, distinct_rows, occurring_pairs
+from ..data.tokens import Tokens
+from ..features.features import Features
+from .modular import primes
+from .modular_features import ModularData
+
+WORK_OF_A_SAMPLE = 2e5
+"""Multiply-adds in the time that one sample's digest takes."""
+_NUMBERS_AT_ONCE = 1 << 20
+
+
+def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
+    """Count the features that no sample has, and say whether there are no more.
+
+    First by pairs that no token has and queries that no sample has; then, if that is within the
+    budget, sample by sample. Where some are found by the first way, the second is a matter of their
+    number alone, and gets a small part of the budget.
+    """
+    features = data.features
+    j, k = features.pairs.T
+    pairs, queries = np.zeros(len(j), dtype=bool), np.zeros(features.n_queries, dtype=bool)
+    for tokens in data.sequences():
+        together = occurring_pairs(tokens)
+        pairs |= together[j, k]
+        asked = np.diagonal(together)
+        if data.positions == "last":
+            asked = np.any(Samples.of(tokens, "last").query_tokens(), axis=0, keepdims=True)[0]
+        queries |= asked[features.queries]
+    if not (pairs.any() and queries.any()):
+        return features.count, True
+    occurring = Features(features.d, features.pairs[pairs], features.queries[queries])
+    presence = _presence(data, occurring)
+    room = budget if occurring.count == features.count else budget / 50
+    # A count of tokens below q/2 is zero modulo q only if it is zero
+    if presence.work() > room or presence.longest >= 1 << 21:
+        return features.count - occurring.count, False
+    found = np.zeros(occurring.count, dtype=bool)
+    for H in presence.rows(next(primes(0))):
+        found |= H.any(axis=0)
+        if found.all():
+            break
+    return features.count - int(found.sum()), True
+
+
+def _presence(data: ModularData, features: Features) -> ModularData:
+    """The data with 1 in place of whatever is not zero: S then counts tokens."""
+
+    @contextmanager
+    def read() -> Iterator[Iterator[tuple[Tokens, Floats | None]]]:
+        yield ((_ones(part), None) for tokens in data.sequences() for part in _parts(tokens))
+
+    return ModularData(read, data.positions, features, zeros_and_ones=True)
+
+
+def _parts(tokens: Tokens) -> Iterator[Tokens]:
+    """Some sequences at a time: ones take more memory than tokens may."""
+    step = max(1, _NUMBERS_AT_ONCE // (int(tokens.lengths.max()) * tokens.d))
+    return (
+        tokens.part(first, min(first + step, len(tokens))) for first in range(0, len(tokens), step)
+    )
+
+
+def _ones(tokens: Tokens) -> Tokens:
+    arrays = tuple((array != 0).astype(np.float64) for array in tokens.arrays)
+    return Tokens(arrays if isinstance(tokens.storage, tuple) else arrays[0], tokens.offsets)
+
+
+def distinct_tokens(data: ModularData) -> tuple[int, int]:
+    """Count distinct tokens and distinct queries, up to the pairs and queries there are.
+
+    Tokens count with those coordinates that are in a pair; a token and its negative count once.
+    """
+    features = data.features
+    used = np.unique(features.pairs)
+    tokens_seen: set[bytes] = set()
+    queries_seen: set[bytes] = set()
+    for tokens in data.sequences():
+        queries = None if data.positions != "last" else Samples.of(tokens, "last").query_tokens()
+        for rows in distinct_rows(tokens):
+            if len(tokens_seen) < features.n_pairs:
+                tokens_seen |= _directions(rows[:, used])
+            if queries is None and len(queries_seen) < features.n_queries:
+                queries_seen |= _directions(rows[:, features.queries])
+        if queries is not None and len(queries_seen) < features.n_queries:
+            queries_seen |= _directions(queries[:, features.queries])
+        if len(tokens_seen) >= features.n_pairs and len(queries_seen) >= features.n_queries:
+            break
+    return min(len(tokens_seen), features.n_pairs), min(len(queries_seen), features.n_queries)
+
+
+def _directions(rows: Array) -> set[bytes]:
+    """Distinct rows that are not zero, as bytes, each with its first number positive."""
+    kept = rows[rows.any(axis=1)].astype(np.float64)
+    leading = kept[np.arange(len(kept)), (kept != 0).argmax(axis=1)]
+    signed = kept * np.sign(leading)[:, None] + 0.0  # -0.0 is 0.0
+    as_bytes = np.ascontiguousarray(signed).view(f"V{8 * rows.shape[1]}").reshape(-1)
+    return set(np.unique(as_bytes).tolist())
+
+
+def distinct_samples(data: ModularData, enough: int) -> int:
+    """Count distinct samples that are not zero, up to ``enough``.
+
+    Two samples are the same if their tokens are, in whatever order for S ("causal": in their
+    order), and their queries are. They are told apart by digests of 256 bits.
+    """
+    used, queries = np.unique(data.features.pairs), data.features.queries
+    seen: set[bytes] = set()
+    for tokens in data.sequences():
+        for sequence in tokens:
+            z = sequence[:, used].astype(np.float64) + 0.0  # -0.0 is 0.0
+            asked = sequence[:, queries].astype(np.float64) + 0.0
+            if data.positions == "last":
+                asked = asked[-1:]
+            if data.positions != "causal":
+                z = z[np.lexsort(z.T)]
+            seen.update(_digests(z, asked, causal=data.positions == "causal"))
+            if len(seen) >= enough:
+                return enough
+    return len(seen)
+
+
+def _digests(z: Array, asked: Array, *, causal: bool) -> Iterator[bytes]:
+    """A digest of each sample of a sequence: of the tokens that S sums, and the query."""
+    prefix = hashlib.blake2b(digest_size=32)
+    if not causal:
+        prefix.update(np.ascontiguousarray(z).data)
+    for t, query in enumerate(asked):
+        if causal:
+            prefix.update(z[t].tobytes())
+        if query.any():
+            sample = prefix.copy()
+            sample.update(query.tobytes())
+            yield sample.digest()

@@ -1,0 +1,436 @@
+"""The cubic features h(Z), and where each of them lives.
+
+    h(Z)[(j,k), l] = S[j,k] * z_n[l]    for pairs j <= k, S = sum_t z_t z_t', z_n the last token
+
+Pairs are ordered as the upper triangle, row by row; feature index = pair * d + l; there are
+p = d (d + 1) / 2 * d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.device import brought_over, module_of, on_device, to_host
+from ..arrays.types import Floats, Positions, as_positions
+from ..data.non_finite import non_finite_error
+from ..data.prefixes import Samples, occurring_pairs
+from ..data.tokens import Tokens, as_tokens
+from ..system.arguments import as_size
+from ..system.threads import same_bits
+
+_QUERIES_AT_ONCE = 1 << 13
+"""Looked at together."""
+
+
+def pair_count(d: int) -> int:
+    """Count the pairs j <= k of d coordinates."""
+    return d * (d + 1) // 2
+
+
+def feature_count(d: int) -> int:
+    """Count the features p of tokens in R^d."""
+    return pair_count(d) * d
+
+
+def pair_table(d: int) -> npt.NDArray[np.intp]:
+    """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
+    table = np.zeros((d, d), dtype=np.intp)
+    j, k = np.triu_indices(d)
+    table[j, k] = table[k, j] = np.arange(pair_count(d))
+    return table
+
+
+def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
+    """s (samples, q), the pairs of S, and z (samples, d), the query, of each sample.
+
+    One sample a sequence for "last", one a token otherwise; S is of the whole sequence, or for
+    "causal" of the prefix that ends with the query.
+    """
+    xp = module_of(*tokens.arrays[:1])
+    j, k = (xp.asarray(index) for index in np.triu_indices(tokens.d))
+    if not isinstance(tokens.storage, tuple) and tokens.offsets is None:
+        Z = tokens.storage.astype(np.float64, copy=False)
+        if positions == "last":
+            return (Z.transpose(0, 2, 1) @ Z)[:, j, k], Z[:, -1]
+        n, d = Z.shape[1:]
+        if positions == "all":
+            return xp.repeat((Z.transpose(0, 2, 1) @ Z)[:, j, k], n, axis=0), Z.reshape(-1, d)
+        prefixes = xp.cumsum(Z[:, :, j] * Z[:, :, k], axis=1)  # (N, n, q)
+        return prefixes.reshape(-1, len(j)), Z.reshape(-1, d)
+    s, z = [], []
+    for given in tokens:
+        sequence = given.astype(np.float64, copy=False)
+        products = sequence[:, j] * sequence[:, k]  # (n, q)
+        if positions == "last":
+            s.append(products.sum(axis=0, keepdims=True))
+            z.append(sequence[-1:])
+        elif positions == "all":
+            s.append(xp.repeat(products.sum(axis=0, keepdims=True), len(sequence), axis=0))
+            z.append(sequence)
+        else:
+            s.append(xp.cumsum(products, axis=0))
+            z.append(sequence)
+    return xp.concatenate(s), xp.concatenate(z)
+
+
+def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np.intp]:
+    """Check whole numbers from 0 up to but not ``end``."""
+    shape = "(m, 2)" if ndim == 2 else "(m,)"
+    try:
+        array = np.asarray(to_host(brought_over(value, name)))
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"{name}: an array {shape} is needed, got {value!r}") from None
+    if array.ndim != ndim or array.size == 0:
+        raise ValueError(f"{name}: an array {shape} is needed, m > 0, got shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: whole numbers are needed, got dtype {array.dtype}")
+    if not (array.min() >= 0 and array.max() < end):
+        raise ValueError(
+            f"{name}: numbers from 0 to {end - 1} are needed, got {array.min()} to {array.max()}"
+        )
+    return array.astype(np.intp)
+
+
+def _distinct(numbers: npt.NDArray[np.intp], name: str) -> npt.NDArray[np.intp]:
+    """Ascending; each may occur once."""
+    ordered = np.unique(numbers)
+    if len(ordered) < len(numbers):
+        raise ValueError(f"{name}: each may be given once, got {len(numbers) - len(ordered)} twice")
+    ordered.setflags(write=False)
+    return ordered
+
+
+class Features:
+    """Which of the features S[j,k] z[l] take part.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    pairs
+        Pairs {j, k}, (m, 2); None takes all.
+    queries
+        Coordinates l of the query, (m,); None takes all.
+
+    Notes
+    -----
+    Every chosen pair is combined with every chosen query. They are kept in ascending order,
+    whatever the order given; the features follow it, pair by pair.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> features = la.Features(3, pairs=[(0, 2), (1, 2), (2, 2)], queries=[0, 1])
+    >>> features.count, la.Features(3).count
+    (6, 18)
+    """
+
+    def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
+        self.d = as_size(d, "d")
+        # None for all: a list of all pairs may not even fit in memory
+        self._chosen_pairs: npt.NDArray[np.intp] | None = None
+        self._chosen_queries: npt.NDArray[np.intp] | None = None
+        self._others_are_zero = False
+        if pairs is not None:
+            given = _as_numbers(pairs, "pairs", 2, self.d)
+            if given.shape[1] != 2:
+                raise ValueError(f"pairs: an array (m, 2) is needed, got shape {given.shape}")
+            low, high = given.min(axis=1), given.max(axis=1)
+            numbers = low * self.d - low * (low - 1) // 2 + high - low
+            self._chosen_pairs = _distinct(numbers, "pairs")
+        if queries is not None:
+            self._chosen_queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
+
+    @classmethod
+    @same_bits
+    def active(
+        cls, Z: object, *, offsets: object = None, positions: Positions = "last"
+    ) -> Features:
+        """Find the features that can ever be non-zero in the data: one pass over the tokens.
+
+        A pair takes part when some token has both coordinates, a query when some querying token has
+        it. Of one-hot tokens, that is a small part of all.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            Which tokens query: "last", "all" or "causal".
+
+        Returns
+        -------
+        Features
+            Those pairs and queries, with ``others_are_zero``. A certificate of such a fit says of
+            inputs with any other feature that they are not covered; data with any other feature is
+            refused in training.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> la.Features.active(np.eye(4)[[[0, 1, 2], [2, 1, 2]]])  # one-hot; x3 never occurs
+        Features(d=4, 3 of 10 pairs, 1 of 4 queries: 3 features, the others zero in the data)
+        """
+        positions = as_positions(positions)
+        tokens = as_tokens(Z, offsets).put(np.zeros(0))  # looked at on the host
+        together = occurring_pairs(tokens)
+        queries = np.diagonal(together)
+        if positions == "last":
+            parts = Samples.of(tokens, positions).parts(_QUERIES_AT_ONCE)
+            queries = np.any([(part.query_tokens() != 0).any(axis=0) for _, part in parts], axis=0)
+        pairs = np.argwhere(np.triu(together))
+        if len(pairs) == 0 or not queries.any():
+            raise ValueError(
+                "Z: every feature is zero in every sequence; there is nothing to learn"
+            )
+        return cls(tokens.d, pairs, np.flatnonzero(queries)).because(others_are_zero=True)
+
+    @property
+    def others_are_zero(self) -> bool:
+        """Whether some are left out because the data never has them: of :meth:`active`.
+
+        Otherwise those that are left out, if any, have no part in the layer, by choice.
+        """
+        return self._others_are_zero and not self.everything
+
+    def because(self, *, others_are_zero: bool) -> Features:
+        """These features, the others being left out because the data lacks them, or by choice.
+
+        Parameters
+        ----------
+        others_are_zero
+            Whether the others are zero in the data.
+
+        Returns
+        -------
+        Features
+            New ones; these stay as they are.
+        """
+        features = copy(self)
+        features._others_are_zero = bool(others_are_zero)
+        return features
+
+    @cached_property
+    def pair_numbers(self) -> npt.NDArray[np.intp]:
+        """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""
+        chosen = self._chosen_pairs
+        return np.arange(pair_count(self.d)) if chosen is None else chosen
+
+    @cached_property
+    def queries(self) -> npt.NDArray[np.intp]:
+        """Chosen query coordinates, (n_queries,)."""
+        return np.arange(self.d) if self._chosen_queries is None else self._chosen_queries
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs chosen."""
+        return pair_count(self.d) if self._chosen_pairs is None else len(self._chosen_pairs)
+
+    @property
+    def n_queries(self) -> int:
+        """Query coordinates chosen."""
+        return self.d if self._chosen_queries is None else len(self._chosen_queries)
+
+    @property
+    def count(self) -> int:
+        """Number of features."""
+        return self.n_pairs * self.n_queries
+
+    @cached_property
+    def pairs(self) -> npt.NDArray[np.intp]:
+        """Chosen pairs (j, k), j <= k: (n_pairs, 2)."""
+        return np.stack(np.triu_indices(self.d), axis=1)[self.pair_numbers]
+
+    @property
+    def everything(self) -> bool:
+        """Whether all features take part."""
+        return self.count == feature_count(self.d)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Features):
+            return NotImplemented
+        return self.others_are_zero == other.others_are_zero and self.same_choice(other)
+
+    def same_choice(self, other: Features) -> bool:
+        """Tell whether the same features take part, for whatever reason the others do not.
+
+        Parameters
+        ----------
+        other
+            Features to compare with.
+
+        Returns
+        -------
+        bool
+            Whether d, pairs and queries agree.
+        """
+        return (
+            self.d == other.d
+            and np.array_equal(self.pair_numbers, other.pair_numbers)
+            and np.array_equal(self.queries, other.queries)
+        )
+
+    def __hash__(self) -> int:
+        numbers = self.pair_numbers.tobytes(), self.queries.tobytes()
+        return hash((self.d, *numbers, self.others_are_zero))
+
+    def __repr__(self) -> str:
+        return (
+            f"Features(d={self.d}, {self.n_pairs} of {pair_count(self.d)} pairs, "
+            f"{self.n_queries} of {self.d} queries: {self.count} features"
+            + (", the others zero in the data)" if self.others_are_zero else ")")
+        )
+
+    @same_bits
+    def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
+        """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
+        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
+        if dense and positions == "last" and 3 * self.n_pairs < pair_count(self.d):
+            return self._few_samples(tokens.arrays[0])
+        s, z = samples_of(tokens, positions)
+        if self.everything:
+            return s, z
+        xp = module_of(s)
+        return s[:, xp.asarray(self.pair_numbers)], z[:, xp.asarray(self.queries)]
+
+    def _few_samples(self, Z: Floats) -> tuple[Floats, Floats]:
+        """The same for tokens (N, n, d), without the pairs that are not chosen."""
+        xp = module_of(Z)
+        j, k = (xp.asarray(index) for index in self.pairs.T)
+        s = xp.empty((len(Z), self.n_pairs))
+        for first in range(0, len(Z), 64):
+            part = Z[first : first + 64].astype(np.float64, copy=False)
+            s[first : first + 64] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
+        return s, Z[:, -1][:, xp.asarray(self.queries)].astype(np.float64)
+
+    @same_bits
+    def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
+        """h = s (x) z of each sample, (samples, count)."""
+        s, z = self.samples(tokens, positions)
+        return (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
+
+    def expand(self, coefficients: Floats) -> Floats:
+        """Coefficients (d_out, count) of these features as (d_out, p) of all, zero elsewhere."""
+        if self.everything:
+            return coefficients
+        xp = module_of(coefficients)
+        full: Floats = xp.zeros((len(coefficients), pair_count(self.d), self.d))
+        chosen = coefficients.reshape(len(coefficients), self.n_pairs, self.n_queries)
+        full[:, xp.asarray(self.pair_numbers[:, None]), xp.asarray(self.queries)] = chosen
+        return full.reshape(len(coefficients), -1)
+
+
+def as_features(features: object, d: int) -> Features:
+    """Check a choice of features for tokens in R^d; None is all of them."""
+    if features is None:
+        return Features(d)
+    if not isinstance(features, Features):
+        raise TypeError(f"features: Features or None is needed, got {type(features).__name__}")
+    if features.d != d:
+        raise ValueError(f"features: they are for d = {features.d}, but the tokens have d = {d}")
+    return features
+
+
+def features_of_all(parts: Sequence[Features]) -> Features:
+    """Features of several parts of data together, which have made the same choice.
+
+    The others are zero in all of the data if they are in each part; if one part has left them out
+    by choice, nothing is known of them.
+    """
+    return parts[0].because(others_are_zero=all(part.others_are_zero for part in parts))
+
+
+def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
+    """All features of each sample, (samples, p)."""
+    return Features(tokens.d).of(tokens, positions)
+
+
+def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
+    """S[j,j] of each sample, (samples, d)."""
+    sums = []
+    for given in tokens:
+        squares = given.astype(np.float64, copy=False) ** 2
+        if positions == "causal":
+            sums.append(np.cumsum(squares, axis=0))
+            continue
+        total = squares.sum(axis=0, keepdims=True)
+        sums.append(total if positions == "last" else np.repeat(total, len(squares), axis=0))
+    return np.concatenate(sums)
+
+
+def _finite(values: Floats, tokens: Tokens) -> Floats:
+    if not module_of(values).isfinite(values).all():
+        raise non_finite_error(tokens)
+    return values
+
+
+@same_bits
+def cubic_features(Z: object, *, offsets: object = None) -> Floats:
+    """Compute the features h(Z) themselves, for tests and small work.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.cubic_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[30., 10., 15.,  5., 15.,  5.]])
+    """
+    tokens = as_tokens(Z, offsets)
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        return _finite(features_of(tokens), tokens)
+
+
+@same_bits
+def paper_features(Z: object, *, offsets: object = None) -> Floats:
+    """Compute the paper's literal features, for comparison.
+
+    Each off-diagonal product appears twice; :func:`cubic_features` has it once.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l] of sequence i.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.paper_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[[30., 10., 15.,  5.],
+            [15.,  5., 15.,  5.]]])
+    """
+    tokens = as_tokens(Z, offsets)
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
+        s, z = samples_of(tokens)
+        features = s[:, table, None] * z[:, None, None, :]
+        return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
+
+
+def head_coefficients(V: Floats, Q: Floats) -> Floats:
+    """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
+    d_out, d = V.shape[1:]
+    xp = module_of(V)
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
+    j, k = (xp.asarray(index) for index in np.triu_indices(d))
+    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    return coefficients

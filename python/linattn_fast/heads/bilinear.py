@@ -1,0 +1,319 @@
+"""Least squares over the heads themselves: the number of heads is given, V and Q are sought.
+
+    minimise over V (H, d_out, d), Q (H, d, d)    ||C(V, Q) - T||_M^2 = tr (C - T) M (C - T)'
+
+C (d_out, p) are the coefficients of the heads, T those to come near to, and M is the identity, or
+Lambda + alpha I: with T the optimum of the training objective, the distance in that metric is
+exactly what the heads lose against it. C is linear in V and in Q, each in blocks:
+
+    V alone   one regression for each output, all with the same Hd x Hd matrix  A_V = r M r'
+    Q alone   the same for each query coordinate when M = P (x) K               A_Q (x) K
+
+r are the coefficients that a single entry of V gets from Q. Both blocks together make the damping
+and the preconditioner of a Levenberg-Marquardt iteration whose steps come from conjugate gradients:
+
+    (J' M J + mu blockdiag(A_V, A_Q (x) K)) step = -J' M (C - T)
+
+Scaling or mixing the heads changes nothing in it, and the eigenvalues of the preconditioned matrix
+lie between mu and 2 + mu (for M a Kronecker product), so few iterations are needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
+
+from ..arrays.types import Floats
+from ..features.features import head_coefficients, pair_count, pair_table
+from ..linalg.factors import EPS
+
+_MOST_STEPS = 100
+_MOST_INNER = 25
+"""Conjugate-gradient iterations of one step; a truncated step still goes down."""
+_WINDOW = 10
+"""Steps over which the error must fall by more than a given fraction."""
+_LARGEST_DAMPING = 1e8
+CALL_FLOPS = 2e5
+"""Flops that the fixed cost of one product with J'MJ is worth."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A symmetric matrix M (p, p), not negative, and a Kronecker product P (x) K near it."""
+
+    matrix: Floats | None
+    """None for the identity."""
+    pairs: Floats
+    """P, (q, q)."""
+    queries: Floats
+    """K, (d, d)."""
+
+    @classmethod
+    def identity(cls, d: int) -> Metric:
+        """Frobenius norm of the coefficients."""
+        return cls(None, np.eye(pair_count(d)), np.eye(d))
+
+    @classmethod
+    def of(cls, matrix: Floats, d: int) -> Metric:
+        """M, with its partial traces as P and K: tr P (x) K = tr M."""
+        q = pair_count(d)
+        parts = matrix.reshape(q, d, q, d)
+        pairs, queries = np.einsum("ulvl->uv", parts), np.einsum("ulum->lm", parts)
+        trace = float(np.trace(pairs))
+        return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0))
+
+    def times(self, C: Floats) -> Floats:
+        """C M for C (.., p)."""
+        return C if self.matrix is None else C @ self.matrix
+
+    def norm(self, C: Floats) -> float:
+        """||C||_M for C (d_out, p)."""
+        return float(np.sqrt(max(0.0, float(np.vdot(C, self.times(C))))))
+
+
+class Budget:
+    """Flops that a search may still spend: a count and not a clock, so that runs repeat exactly."""
+
+    def __init__(self, flops: float) -> None:
+        self.left = flops
+
+    @property
+    def spent(self) -> bool:
+        """Nothing is left."""
+        return self.left <= 0
+
+    def part(self, fraction: float) -> Budget:
+        """Set aside a fraction of what is left."""
+        taken = fraction * self.left
+        self.left -= taken
+        return Budget(taken)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Heads, and their distance to the coefficients in the metric."""
+
+    V: Floats
+    Q: Floats
+    error: float
+
+
+# --------------------------------------------------------------------------------------- the blocks
+
+
+def spread(F: Floats) -> Floats:
+    """Coefficients that entry j of one factor gets from the other, F (H, d, c): (H, d, q, c).
+
+    [h, j, (j,k), :] = F[h, k, :] for every k.
+    """
+    H, d, c = F.shape
+    r = np.zeros((H, d, pair_count(d), c))
+    r[:, np.arange(d)[:, None], pair_table(d)] = F[:, None]
+    return r
+
+
+def _plain_block(F: Floats) -> Floats:
+    """r r' for r = spread(F), (Hd, Hd): F_h . F_g at j = i, otherwise F[h, i] . F[g, j]."""
+    H, d, c = F.shape
+    flat = F.reshape(H * d, c)
+    block = (flat @ flat.T).reshape(H, d, H, d).transpose(0, 3, 2, 1).copy()  # (h, j, g, i)
+    diagonal = np.arange(d)
+    block[:, diagonal, :, diagonal] = F.reshape(H, -1) @ F.reshape(H, -1).T
+    return block.reshape(H * d, H * d)
+
+
+def _value_block(Q: Floats, metric: Metric) -> Floats:
+    """A_V = r M r', (Hd, Hd)."""
+    if metric.matrix is None:
+        return _plain_block(Q)
+    H, d, _ = Q.shape
+    r = spread(Q).reshape(H * d, -1)
+    return np.asarray(r @ metric.times(r).T)
+
+
+def _query_block(V: Floats, metric: Metric) -> Floats:
+    """A_Q = r (P (x) I) r' for the coefficients r that an entry of Q gets from V, (Hd, Hd)."""
+    F = np.ascontiguousarray(V.transpose(0, 2, 1))  # (h, j, a)
+    if metric.matrix is None:
+        return _plain_block(F)
+    r = spread(F).transpose(0, 1, 3, 2)  # (h, k, a, pair)
+    Hd = r.shape[0] * r.shape[1]
+    return np.asarray(r.reshape(Hd, -1) @ (r @ metric.pairs).reshape(Hd, -1).T)
+
+
+def _factor(block: Floats) -> tuple[Floats, bool]:
+    """Cholesky factor; what heads that repeat each other leave at zero is lifted to rounding."""
+    size = float(np.trace(block)) / len(block)
+    lifted = block + (100 * len(block) * EPS * size + np.finfo(np.float64).tiny) * np.eye(
+        len(block)
+    )
+    factor, lower = cho_factor(lifted, check_finite=False)
+    return factor, bool(lower)
+
+
+def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
+    """Flops of a product with J'MJ."""
+    flops = 8.0 * Q.size * V.shape[1] * V.shape[2] + CALL_FLOPS
+    if metric.matrix is not None:
+        flops += 2.0 * metric.matrix.size * V.shape[1]
+    return float(flops)
+
+
+class _Linearised:
+    """The problem at one point: J, its adjoint, and the damping matrix."""
+
+    def __init__(self, V: Floats, Q: Floats, metric: Metric, queries: tuple[Floats, bool]) -> None:
+        self.V, self.Q, self.metric, self.queries = V, Q, metric, queries
+        self.table = pair_table(V.shape[2])
+        self.flops = product_flops(V, Q, metric)
+        self.value_block = _value_block(Q, metric)
+        self.query_block = _query_block(V, metric)
+        self.value_factor = _factor(self.value_block)
+        self.query_factor = _factor(self.query_block)
+
+    def split(self, x: Floats) -> tuple[Floats, Floats]:
+        """Parts of x that belong to V and to Q."""
+        n = self.V.size
+        return x[:n].reshape(self.V.shape), x[n:].reshape(self.Q.shape)
+
+    def forward(self, x: Floats) -> Floats:
+        """J x = C(dV, Q) + C(V, dQ), (d_out, p)."""
+        dV, dQ = self.split(x)
+        return head_coefficients(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
+
+    def adjoint(self, G: Floats) -> Floats:
+        """J' G for G (d_out, p)."""
+        d_out, d = self.V.shape[1:]
+        W = G.reshape(d_out, -1, d)[:, self.table]  # (a, j, k, l)
+        dV = np.tensordot(self.Q, W, axes=((1, 2), (2, 3)))
+        dQ = np.tensordot(self.V, W, axes=((1, 2), (0, 1)))
+        return np.concatenate([dV.ravel(), dQ.ravel()])
+
+    def normal(self, x: Floats) -> Floats:
+        """J' M J x."""
+        return self.adjoint(self.metric.times(self.forward(x)))
+
+    def damping(self, x: Floats) -> Floats:
+        """blockdiag(A_V, A_Q (x) K) x."""
+        dV, dQ = self.split(x)
+        H, d_out, d = dV.shape
+        out_V = np.einsum("xy,ya->xa", self.value_block, self._rows(dV))
+        out_Q = self.query_block @ dQ.reshape(H * d, d) @ self.metric.queries
+        return np.concatenate([self._unrows(out_V, d_out), out_Q.ravel()])
+
+    def precondition(self, x: Floats) -> Floats:
+        """Solve with the damping matrix."""
+        dV, dQ = self.split(x)
+        H, d_out, d = dV.shape
+        out_V = cho_solve(self.value_factor, self._rows(dV), check_finite=False)
+        out_Q = cho_solve(self.query_factor, dQ.reshape(H * d, d), check_finite=False)
+        out_Q = cho_solve(self.queries, out_Q.T, check_finite=False).T
+        return np.concatenate([self._unrows(out_V, d_out), out_Q.ravel()])
+
+    @staticmethod
+    def _rows(dV: Floats) -> Floats:
+        """(h, a, j) -> (hj, a)."""
+        return dV.transpose(0, 2, 1).reshape(-1, dV.shape[1])
+
+    def _unrows(self, rows: Floats, d_out: int) -> Floats:
+        """(hj, a) -> (h, a, j), flat."""
+        return rows.reshape(len(self.V), -1, d_out).transpose(0, 2, 1).ravel()
+
+
+# ------------------------------------------------------------------------------------ the iteration
+
+
+def best_queries(V: Floats, target: Floats, metric: Metric) -> Floats:
+    """Solve for Q with V given, in the metric P (x) K: A_Q Q = r (P (x) I) T, K drops out."""
+    H, d_out, d = V.shape
+    T = target.reshape(d_out, -1, d)
+    if metric.matrix is not None:
+        T = np.einsum("uv,avl->aul", metric.pairs, T)
+    right = np.tensordot(V, T[:, pair_table(d)], axes=((1, 2), (0, 1)))  # (h, k, l)
+    factor = _factor(_query_block(V, metric))
+    return cho_solve(factor, right.reshape(H * d, d), check_finite=False).reshape(H, d, d)
+
+
+def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
+    """Solve for V with Q given: A_V V_a = r M T_a for every output a."""
+    H, d, _ = Q.shape
+    T = metric.times(target).reshape(len(target), -1, d)
+    right = np.tensordot(Q, T[:, pair_table(d)], axes=((1, 2), (2, 3)))  # (h, a, j)
+    factor = _factor(_value_block(Q, metric))
+    rows = cho_solve(factor, right.transpose(0, 2, 1).reshape(H * d, -1), check_finite=False)
+    return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
+
+
+def _step(at: _Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
+    """Solve (J'MJ + mu D) x = -gradient, roughly."""
+
+    def product(x: Floats) -> Floats:
+        budget.left -= at.flops
+        return at.normal(x) + mu * at.damping(x)
+
+    n = len(gradient)
+    matrix = LinearOperator((n, n), matvec=product, dtype=np.float64)
+    inverse = LinearOperator((n, n), matvec=at.precondition, dtype=np.float64)
+    x, _ = cg(matrix, -gradient, rtol=rtol, maxiter=_MOST_INNER, M=inverse)
+    return np.asarray(x)
+
+
+def descend(
+    V: Floats,
+    Q: Floats,
+    target: Floats,
+    metric: Metric,
+    budget: Budget,
+    *,
+    goal: float = 0.0,
+    stall: float = 0.1,
+) -> Descent:
+    """Levenberg-Marquardt from (V, Q); the error never grows.
+
+    Parameters
+    ----------
+    V, Q
+        Where to start.
+    target
+        T, (d_out, p).
+    metric
+        M.
+    budget
+        Flops that may be spent.
+    goal
+        Error that is good enough.
+    stall
+        Stop when the error has fallen by no more than this fraction in ten steps.
+    """
+    queries = _factor(metric.queries)
+    residual = head_coefficients(V, Q) - target
+    error, mu, growth = metric.norm(residual), 0.1, 2.0
+    scale = metric.norm(target)
+    history = [error]
+    at = None
+    for _ in range(_MOST_STEPS):
+        if error <= goal or budget.spent:
+            break
+        if at is None:
+            at = _Linearised(V, Q, metric, queries)
+            gradient = at.adjoint(metric.times(residual))
+        x = _step(at, gradient, mu, min(0.1, max(1e-8, error / scale)), budget)
+        promised = -(2 * float(gradient @ x) + float(x @ at.normal(x)))
+        dV, dQ = at.split(x)
+        new = head_coefficients(V + dV, Q + dQ) - target
+        new_error = metric.norm(new)
+        gain = (error - new_error) * (error + new_error) / max(promised, 1e-300)
+        if new_error < error and gain > 1e-3:
+            V, Q, residual, error, at = V + dV, Q + dQ, new, new_error, None
+            mu, growth = max(1e-9, mu * max(0.1, 1 - (2 * min(gain, 1.0) - 1) ** 3)), 2.0
+            history.append(error)
+        else:
+            mu, growth = mu * growth, 2 * growth
+        if mu > _LARGEST_DAMPING:
+            break
+        if len(history) > _WINDOW and error > (1 - stall) * history[-1 - _WINDOW]:
+            break
+    return Descent(V, Q, error)

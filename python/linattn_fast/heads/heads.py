@@ -1,0 +1,404 @@
+"""Heads: a layer to apply, to compare, and to bring into normal form.
+
+    y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d)
+
+Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
+
+    C[a,(j,k),l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]    for j < k
+    C[a,(j,j),l] = sum_h V_h[a,j] Q_h[j,l]                        the diagonal counts once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+
+from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
+from ..arrays.floats import as_matrix
+from ..arrays.foreign import is_one_sequence
+from ..arrays.libraries import conversion_to
+from ..arrays.types import Floats, Positions, as_positions
+from ..backend.choice import get_backend
+from ..data.non_finite import non_finite_error
+from ..data.tokens import as_tokens
+from ..features.features import head_coefficients
+from ..system.arguments import as_size
+from ..system.machine import require_memory
+from ..system.threads import same_bits
+from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
+from .normal_form import normal_form
+from .recovery_report import Recovery
+
+
+class Heads:
+    """The heads of a linear attention layer.
+
+    Parameters
+    ----------
+    V
+        Values, (H, d_out, d).
+    Q
+        Queries, (H, d, d).
+    recovery
+        How they were found; None for heads made by hand.
+
+    Notes
+    -----
+    ``heads[h]`` is the pair (V_h, Q_h), ``heads[a:b]`` another :class:`Heads`, and iteration yields
+    the pairs. The arrays are copied and read-only; of CuPy arrays the copies are on the device of
+    V, and so are results. ``get()`` brings them home.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> heads = la.Heads(V=[[[1.0, 0.0]]], Q=[np.eye(2)])  # y = (S z)[0]
+    >>> heads([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[35.]])
+    """
+
+    def __init__(self, V: object, Q: object, recovery: Recovery | None = None) -> None:
+        self.V = as_matrix(V, "V", 3)
+        self.Q = put(as_matrix(Q, "Q", 3), like=self.V)
+        H, d_out, d = self.V.shape
+        if self.Q.shape != (H, d, d):
+            raise ValueError(
+                f"Q: shape ({H}, {d}, {d}) is needed for V of shape {self.V.shape}, "
+                f"got {self.Q.shape}"
+            )
+        if d == 0 or d_out == 0:
+            raise ValueError(f"V: d_out and d must be at least 1, got shape {self.V.shape}")
+        if recovery is not None and not isinstance(recovery, Recovery):
+            raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
+        frozen(self.V)
+        frozen(self.Q)
+        self._recovery = recovery
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that V and Q are on; None for the host."""
+        return device_of(self.V)
+
+    def get(self) -> Heads:
+        """Bring them to the host.
+
+        Returns
+        -------
+        Heads
+            The same heads on the host; these if they are there already.
+        """
+        return self if self.device is None else self.put(np.zeros(0))
+
+    def put(self, like: object) -> Heads:
+        """The same heads where another object is; these if they are there already."""
+        if device_of(like) == self.device:
+            return self
+        return Heads(put(self.V, like), put(self.Q, like), self.recovery)
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """How they were found; None for heads made by hand, and for a slice of heads."""
+        return self._recovery
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a token."""
+        return int(self.V.shape[2])
+
+    @property
+    def d_out(self) -> int:
+        """Outputs."""
+        return int(self.V.shape[1])
+
+    def __len__(self) -> int:
+        """Return the number of heads."""
+        return len(self.V)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Floats, Floats]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Heads: ...
+    def __getitem__(self, index: int | slice) -> tuple[Floats, Floats] | Heads:
+        if isinstance(index, slice):
+            return Heads(self.V[index], self.Q[index])
+        return self.V[index], self.Q[index]
+
+    def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
+        """Yield (V_h, Q_h)."""
+        return zip(self.V, self.Q, strict=True)
+
+    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
+        """Pickle by value, so that copies are checked and read-only as well."""
+        return Heads, (self.V, self.Q, self.recovery)
+
+    def __repr__(self) -> str:
+        return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+
+    @same_bits
+    def __call__(
+        self,
+        Z: object,
+        positions: Positions = "last",
+        *,
+        offsets: object = None,
+        backend: str = "auto",
+        like: object = None,
+    ) -> Floats | list[Floats]:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        positions
+            "last": the last token queries the whole sequence. "all": every token does.
+            "causal": every token queries the prefix that ends with it.
+        backend
+            "auto", "cpu", "numpy" or "cuda"; "auto" is "cuda" where Z or the heads are on a device.
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
+
+        Returns
+        -------
+        array or list
+            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+        """
+        positions = as_positions(positions)
+        tokens = as_tokens(Z, offsets, d=self.d)
+        converted = conversion_to(like)
+        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
+        answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
+        return answer
+
+    @on_own_device
+    @same_bits
+    def coefficients(self) -> Floats:
+        """Expand the heads in the cubic features.
+
+        Returns
+        -------
+        array
+            Coefficients (d_out, p).
+        """
+        return head_coefficients(self.V, self.Q)
+
+    @classmethod
+    @same_bits
+    def from_weights(cls, weights: Mapping[str, Any], layout: Layout = PLAIN) -> Heads:
+        """Heads of an attention layer with other parameters.
+
+        Parameters
+        ----------
+        weights
+            Arrays of any library by name: "V" (or "W_V" and "W_O", with V_h = W_O W_V) and "Q" (or
+            "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
+            other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
+        layout
+            How they are kept, and what the sum is multiplied with; see :class:`Layout`.
+
+        Returns
+        -------
+        Heads
+            With the scale in V. They compute the attention itself: what a layer adds to it, such as
+            its own input, is not part of them, and every token attends to itself as well.
+        """
+        return cls(*heads_of(recognised(weights, layout), layout))
+
+    @same_bits
+    def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
+        """Parameters of an attention layer that computes the same; numpy arrays.
+
+        Parameters
+        ----------
+        layout
+            As for :meth:`from_weights`, which makes the same heads of what is returned.
+        form
+            "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
+            as in ``torch.nn.MultiheadAttention``.
+
+        Returns
+        -------
+        dict
+            Arrays by the names that the layout has for them.
+        """
+        return weights_of(to_host(self.V), to_host(self.Q), layout, form)
+
+    @classmethod
+    def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
+        """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
+
+        Parameters
+        ----------
+        module
+            A module whose parameters have names that :meth:`from_weights` knows, or a mapping such
+            as its ``state_dict()``. Biases are an error.
+        layout
+            How the parameters are kept, see :class:`Layout`. The number of heads is taken from the
+            module's ``num_heads`` where it has one.
+        """
+        from .torch_module import parameters_of  # noqa: PLC0415  # optional
+
+        weights, number = parameters_of(module)
+        if isinstance(layout, Layout) and layout.num_heads is None and number is not None:
+            layout = replace(layout, num_heads=number)
+        return cls.from_weights(weights, layout)
+
+    def to_torch(
+        self,
+        positions: Positions = "last",
+        *,
+        dtype: object = None,
+        device: object = None,
+        requires_grad: bool = True,
+    ) -> Any:
+        """The layer as a ``torch.nn.Module`` with parameters V and Q, to be trained further.
+
+        Parameters
+        ----------
+        positions
+            Which tokens query: "last", "all" or "causal"; a call may choose others.
+        dtype
+            Of V, Q and the tokens; ``torch.float64`` by default.
+        device
+            By default where these heads are.
+        requires_grad
+            Whether V and Q are to be learned.
+
+        Returns
+        -------
+        torch.nn.Module
+            Called on tokens; its parameters are ``V`` and ``Q``.
+        """
+        from .torch_module import layer_of  # noqa: PLC0415  # optional
+
+        if device is None and self.device is not None:
+            device = f"cuda:{self.device}"
+        V, Q = to_host(self.V), to_host(self.Q)
+        return layer_of(V, Q, positions, dtype, device, requires_grad)
+
+    @same_bits
+    def normalized(self) -> Heads:
+        """Bring the heads into normal form; they compute the same function.
+
+        Mixing heads by an invertible matrix, V' = A V and Q' = A^-T Q over h, changes nothing in
+        the sum of V_h (x) Q_h. Of all such heads, the normal form is the SVD of that sum, a
+        (d_out d) x (d d) matrix of rank H:
+
+        - the V_h are orthogonal to each other, and so are the Q_h;
+        - balanced: ||V_h||_F = ||Q_h||_F;
+        - the largest ||V_h||_F ||Q_h||_F first;
+        - the first entry of V_h of largest magnitude is positive.
+
+        It is unique where the singular values differ. Heads that repeat others are merged, so there
+        may be fewer. It is found on the host.
+
+        Returns
+        -------
+        Heads
+            The normal form.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> a = la.Heads(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4, 4)))
+        >>> A = np.array([[1.0, 2.0], [0.5, -1.0]])  # mixed: another look at the same layer
+        >>> b = la.Heads(np.tensordot(A, a.V, 1), np.tensordot(np.linalg.inv(A).T, a.Q, 1))
+        >>> np.allclose(a.V, b.V), np.allclose(a.normalized().V, b.normalized().V)
+        (False, True)
+        """
+        if self.device is not None:
+            return self.get().normalized().put(self)
+        return Heads(*normal_form(self.V, self.Q), self.recovery)
+
+    @same_bits
+    def distance(self, other: Heads) -> float:
+        """Frobenius norm of the difference of coefficients: 0 when the functions are the same.
+
+        Parameters
+        ----------
+        other
+            Heads of the same d and d_out, in any number.
+
+        Returns
+        -------
+        float
+            ||C - C'||_F.
+        """
+        if not isinstance(other, Heads):
+            raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
+        if (other.d, other.d_out) != (self.d, self.d_out):
+            raise ValueError(
+                f"other: d = {self.d}, d_out = {self.d_out} are needed, "
+                f"got d = {other.d}, d_out = {other.d_out}"
+            )
+        mine, theirs = (to_host(heads.coefficients()) for heads in (self, other))
+        return float(np.linalg.norm(mine - theirs))
+
+    @same_bits
+    def generate(
+        self,
+        Z0: object,
+        steps: int,
+        round: int | None = None,  # the name users know from numpy
+        *,
+        backend: str = "auto",
+        like: object = None,
+    ) -> Floats:
+        """Run the layer autoregressively: append its output as the next token, again and again.
+
+        Parameters
+        ----------
+        Z0
+            Prompt, an array (n, d), or prompts (N, n, d).
+        steps
+            Tokens to append.
+        round
+            Decimals to round each output to, as ``numpy.round`` does; None keeps it as it is.
+        backend
+            "auto", "cpu", "numpy" or "cuda".
+        like
+            An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
+            is numpy, or CuPy for work on a device.
+
+        Returns
+        -------
+        array
+            (n + steps, d) or (N, n + steps, d): the prompts and what follows them.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> doubling = la.Heads(2 * np.eye(2)[None], np.eye(2)[None])  # y = 2 S z
+        >>> doubling.generate([[0.5, 0.0]], steps=2)
+        array([[0.5    , 0.     ],
+               [0.25   , 0.     ],
+               [0.15625, 0.     ]])
+        """
+        if self.d_out != self.d:
+            raise ValueError(
+                f"generate: outputs must be tokens, so d_out = d is needed; "
+                f"these heads have d_out = {self.d_out}, d = {self.d}"
+            )
+        steps = as_size(steps, "steps", least=0)
+        converted = conversion_to(like)
+        if round is not None and as_size(round, "round", least=0) > 15:
+            raise ValueError(f"round: at most 15 decimals are possible, got {round}")
+        single = is_one_sequence(Z0)
+        tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
+        if len(set(tokens.lengths.tolist())) > 1:
+            raise ValueError("Z0: prompts of one length are needed, got several lengths")
+        with on_device(tokens.device):
+            xp = module_of(*tokens.arrays[:1])
+            prompts = xp.stack([z.astype(np.float64) for z in tokens])
+            if not xp.isfinite(prompts).all():
+                raise non_finite_error(tokens, name="Z0")
+        needed = 8 * len(prompts) * (prompts.shape[1] + steps) * self.d
+        require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
+        engine = get_backend(backend, tokens, self)
+        Z = engine.generate(self.V, self.Q, prompts, steps, round)
+        answer: Floats = converted(Z[0] if single else Z)
+        return answer

@@ -1,0 +1,181 @@
+"""Heads as a module of PyTorch; needs the extra ``linattn_fast[torch]``.
+
+    y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d)
+
+Everything is differentiable in V, Q and the tokens, any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..arrays.types import Positions, as_positions
+
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    raise ImportError(
+        f"linattn_fast: PyTorch is needed ({error}); pip install 'linattn_fast[torch]'"
+    ) from error
+
+
+_CHUNK = 16
+"""Tokens of a causal sequence that are taken together, at least."""
+
+
+class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """A linear attention layer with parameters V and Q. Made by :meth:`Heads.to_torch`.
+
+    Parameters
+    ----------
+    V
+        Values, a tensor (H, d_out, d).
+    Q
+        Queries, a tensor (H, d, d).
+    positions
+        Which tokens query: "last", "all" or "causal", see :class:`linattn_fast.Heads`.
+    requires_grad
+        Whether V and Q are to be learned.
+
+    Notes
+    -----
+    Called with tokens (n, d), (N, n, d) or with more axes before, it returns (d_out,), (N, d_out)
+    ..., or for "all" and "causal" one row a token. Called with a list of tensors (n_i, d), it
+    returns (N, d_out), or a list of (n_i, d_out). Tokens must have the dtype and the device of V
+    and Q. ``la.Heads.from_torch(module)`` is the way back.
+    """
+
+    def __init__(
+        self, V: Any, Q: Any, *, positions: Positions = "last", requires_grad: bool = True
+    ) -> None:
+        super().__init__()
+        self.positions: Positions = as_positions(positions)
+        self.V = nn.Parameter(V, requires_grad=requires_grad)
+        self.Q = nn.Parameter(Q, requires_grad=requires_grad)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print``."""
+        H, d_out, d = self.V.shape
+        return f"heads={H}, d={d}, d_out={d_out}, positions={self.positions!r}"
+
+    def forward(self, Z: Any, positions: Positions | None = None) -> Any:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        Z
+            Tokens, a tensor (..., n, d) or a list of (n_i, d).
+        positions
+            "last", "all" or "causal"; by default those of the module.
+
+        Returns
+        -------
+        tensor or list
+            (..., d_out) for "last"; otherwise one row a token, in the form of Z.
+        """
+        where = self.positions if positions is None else as_positions(positions)
+        if isinstance(Z, list | tuple):
+            return self._ragged(Z, where)
+        self._require_tokens(Z, "Z")
+        if where == "causal":
+            return self._causal(Z)
+        S = Z.mT @ Z  # (..., d, d)
+        if where == "all":
+            # M = sum_h V_h S Q_h, then y_t = M z_t
+            SQ = S.unsqueeze(-3) @ self.Q  # (..., H, d, d)
+            return Z @ torch.einsum("haj,...hjl->...la", self.V, SQ)
+        queries = torch.einsum("hkl,...l->...hk", self.Q, Z[..., -1, :])
+        return torch.einsum("haj,...hj->...a", self.V, queries @ S)
+
+    def _ragged(self, Z: Any, positions: Positions) -> Any:
+        """Sequences of several lengths, filled up with zeros, which add nothing to S."""
+        if len(Z) == 0:
+            raise ValueError("Z: the list is empty; at least one sequence is needed")
+        for i, z in enumerate(Z):
+            self._require_tokens(z, f"Z[{i}]")
+            if z.ndim != 2:
+                raise ValueError(f"Z[{i}]: a tensor (n_i, d) is needed, got shape {tuple(z.shape)}")
+        if positions == "last":
+            # The last token of each sequence queries from the front, where all of them have one.
+            Z = [torch.cat([z[-1:], z[:-1]]) for z in Z]
+        padded = nn.utils.rnn.pad_sequence(list(Z), batch_first=True)
+        if positions == "last":
+            return self.forward(padded.flip(1), "last")
+        y = self.forward(padded, positions)
+        return [rows[: len(z)] for rows, z in zip(y, Z, strict=True)]
+
+    def _causal(self, Z: Any) -> Any:
+        """y_t = sum_h V_h S_t Q_h z_t, S_t of the prefix that ends with t.
+
+        Tokens are cut into chunks of d or more. Within a chunk, sum_(s <= t) z_s (z_s . q_t) needs
+        one number for each pair of tokens; what lies before it is in one S for each chunk. So no
+        intermediate is larger than the queries, (..., H, n, d), once d is 16 or more.
+        """
+        n, (H, d_out, d) = Z.shape[-2], self.V.shape
+        size = min(n, max(d, _CHUNK))
+        chunks = nn.functional.pad(Z, (0, 0, 0, -n % size)).unflatten(-2, (-1, size))
+        own = chunks.mT @ chunks  # (..., m, d, d)
+        before = nn.functional.pad(own[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(-3)
+        # Heads lie side by side, so that all of them are in one product: rows (t, h).
+        queries = (chunks @ self.Q.reshape(H * d, d).mT).unflatten(-1, (H, d)).flatten(-3, -2)
+        scores = queries @ chunks.mT  # (..., m, c H, c)
+        seen = torch.ones(size, size, dtype=torch.bool, device=Z.device).tril()
+        scores = scores.masked_fill(~seen.repeat_interleave(H, dim=0), 0.0)
+        context = queries @ before + scores @ chunks  # (..., m, c H, d)
+        rows = context.unflatten(-2, (size, H)).flatten(-2).flatten(-3, -2)[..., :n, :]
+        return rows @ self.V.mT.reshape(H * d, d_out)
+
+    def _require_tokens(self, Z: Any, name: str) -> None:
+        d, dtype = self.V.shape[-1], self.V.dtype
+        if not isinstance(Z, torch.Tensor):
+            raise TypeError(f"{name}: a tensor is needed, got {type(Z).__name__}")
+        if Z.dtype != dtype:
+            raise TypeError(
+                f"{name}: the dtype of V and Q is needed, {dtype}, got {Z.dtype}; convert the "
+                f"tokens with .to({dtype}), or the module"
+            )
+        if Z.ndim < 2 or Z.shape[-1] != d or Z.shape[-2] == 0:
+            raise ValueError(
+                f"{name}: at least one token of d = {d} coordinates is needed, (..., n, {d}), "
+                f"got shape {tuple(Z.shape)}"
+            )
+
+
+def layer_of(
+    V: Any, Q: Any, positions: Positions, dtype: Any, device: Any, requires_grad: bool
+) -> LinearAttention:
+    """Module with copies of V and Q, arrays on the host; float64 where no dtype is given."""
+    dtype = torch.float64 if dtype is None else dtype
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype: a floating-point type of torch is needed, got {dtype!r}")
+    copies = (torch.tensor(each, dtype=dtype, device=device) for each in (V, Q))
+    return LinearAttention(*copies, positions=positions, requires_grad=requires_grad)
+
+
+def parameters_of(module: Any) -> tuple[dict[str, Any], int | None]:
+    """Parameters of a module, or tensors of a mapping, as numpy arrays; and the number of heads.
+
+    That is what a module calls ``num_heads``, or something like it; None where there is nothing.
+    """
+    if isinstance(module, nn.Module):
+        named = dict(module.named_parameters())
+        names = ("num_heads", "n_heads", "n_head", "nhead")
+        numbers = [getattr(module, name, None) for name in names]
+        number = next((each for each in numbers if type(each) is int), None)
+    elif isinstance(module, Mapping):
+        named, number = dict(module), None
+    else:
+        raise TypeError(
+            "module: a torch.nn.Module, or a mapping of names to tensors such as its state_dict(), "
+            f"is needed, got {type(module).__name__}"
+        )
+    return {name: _home(each) for name, each in named.items()}, number
+
+
+def _home(value: Any) -> Any:
+    """A tensor of any floating-point type and device as a numpy array; float64 holds them all."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().cpu().double().numpy()
+    return value

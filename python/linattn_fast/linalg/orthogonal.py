@@ -1,0 +1,153 @@
+"""Least squares by orthogonal transformations: for problems whose Gram is singular or close to it.
+
+A Gram matrix has the squared condition number of the features: what is below sqrt(eps) of the
+largest singular value is lost in it. With the data at hand, the features themselves can be reduced
+to a triangle, a batch at a time, without ever holding more than a few p x p matrices:
+
+    [ sqrt(w) H D   sqrt(w) y ] = Q [ R  c ]      D = diag(2^k), columns of length near one
+                                    [ 0  . ]
+
+Then R = U diag(sigma) V' tells the rank (sigma up to 10 max(N, p) eps sigma_max is zero). The ridge
+and the least norm are matters of the caller's units and are solved for in the range of V
+(:mod:`linattn_fast.linalg.least_norm`): directions that the data does not have never see the ridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from ..arrays.device import module_of, put, to_host
+from ..arrays.types import Array, Floats, Positions
+from ..data.tokens import Tokens
+from ..features.features import Features
+from .factors import EPS, MARGIN, SpectralFactor, algebra_of, power_of_two_scale, spectral_factor
+from .least_norm import ridge_among
+
+Batch: TypeAlias = tuple[Tokens, Array, Floats | None]
+"""Tokens, targets (samples, d_out), and weights, one a sequence."""
+
+
+def _pieces(
+    batch: Batch, positions: Positions, chosen: Features, rows: int
+) -> Iterator[tuple[Floats, Floats]]:
+    """Features and targets times sqrt(w), at least ``rows`` samples at a time."""
+    tokens, y, weights = batch
+    lengths = np.ones(len(tokens), np.int64) if positions == "last" else tokens.lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    first = 0
+    while first < len(tokens):
+        last = int(np.searchsorted(starts, starts[first] + rows))
+        last = min(max(last, first + 1), len(tokens))
+        features = chosen.of(tokens.part(first, last), positions)
+        targets = y[starts[first] : starts[last]].astype(np.float64)
+        if weights is not None:
+            root = np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
+            features *= put(root, like=features)
+            targets *= put(root, like=targets)
+        yield features, targets
+        first = last
+
+
+def _blocks(
+    batches: Iterable[Batch], positions: Positions, chosen: Features, rows: int
+) -> Iterator[Floats]:
+    """Rows sqrt(w) [h y] of all batches, at least ``rows`` at a time but for the last."""
+    waiting: list[Floats] = []
+    for batch in batches:
+        for piece in _pieces(batch, positions, chosen, rows):
+            xp = module_of(*piece)
+            waiting.append(xp.concatenate([put(part, like=piece[0]) for part in piece], axis=1))
+            if sum(map(len, waiting)) >= rows:
+                yield xp.concatenate(waiting)
+                waiting.clear()
+    if waiting:
+        yield module_of(*waiting).concatenate(waiting)
+
+
+def solve_on_data(
+    batches: Iterable[Batch],
+    n_samples: int,
+    total_weight: float,
+    positions: Positions,
+    alpha: float,
+    sizes: Floats,
+    chosen: Features,
+    d_out: int,
+) -> tuple[Floats, SpectralFactor]:
+    """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
+
+    Parameters
+    ----------
+    batches, n_samples, total_weight, positions
+        The data, in one or more batches, and what it comes to.
+    alpha
+        Ridge.
+    sizes
+        Mean squares from which D is taken, (p,): the diagonal of Lambda, or nearly
+        (:mod:`linattn_fast.moments.cancellation`).
+    chosen
+        Which features take part.
+    d_out
+        Outputs; may be 0.
+    """
+    root = np.sqrt(total_weight)
+    rows = (block / root for block in _blocks(batches, positions, chosen, 2 * len(sizes)))
+    return solve_rows(rows, n_samples, alpha, sizes, d_out)
+
+
+def solve_rows(
+    rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
+) -> tuple[Floats, SpectralFactor]:
+    """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
+    xp, algebra = module_of(sizes), algebra_of(sizes)
+    scale = power_of_two_scale(sizes)
+    triangle = None
+    units = xp.concatenate([scale, xp.ones(d_out)])
+    for block in rows:
+        scaled = put(block, like=units) * units
+        triangle = algebra.triangle_of(
+            scaled if triangle is None else xp.concatenate([triangle, scaled])
+        )
+    assert triangle is not None
+    kept, p = min(len(sizes), n_samples), len(sizes)  # the rest is zero
+    return solve_triangle(triangle[:kept, :p], triangle[:kept, p:], n_samples, alpha, scale)
+
+
+def solve_triangle(
+    R: Floats, c: Floats, n_samples: int, alpha: float, scale: Floats
+) -> tuple[Floats, SpectralFactor]:
+    """Solve |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
+
+    R has been scaled by D, the ridge is in the units of x.
+    """
+    p, xp = R.shape[1], module_of(R)
+    # Features that are always zero, most of them for one-hot tokens, cost nothing
+    present = np.flatnonzero(to_host((R != 0).any(axis=0)))
+    used = xp.asarray(present if len(present) else np.arange(p))
+    U, sigma, found = algebra_of(R).svd(R if len(used) == p else R[:, used])
+    k = len(sigma)
+    Vt = xp.zeros((k, p))
+    Vt[:, used] = found
+    values = xp.zeros(p)
+    values[p - k :] = sigma[::-1] ** 2
+    level = max(n_samples, p) * EPS  # of sigma; eigenvalues are squares
+    factor = spectral_factor(
+        values,
+        Vt[::-1].T,
+        scale,
+        level=level**2,
+        margin=(MARGIN * level) ** 2,
+        name="qr",
+        alpha=alpha,
+    )
+    r = factor.rank
+    if r == 0:
+        return xp.zeros((c.shape[1], p)), factor
+    projected, s = (U.T @ c)[:r][::-1], sigma[:r][::-1]
+    if factor.ridge is None:
+        return factor.shortest(projected / s[:, None]).T, factor
+    x = ridge_among(to_host(s), factor.ridge.lift, alpha, to_host(projected))[0]
+    return put(x, like=R).T, factor

@@ -1,0 +1,241 @@
+"""The normal equations of moments, factorised block by block where queries form groups.
+
+With A = D (Lambda + alpha I) D block diagonal (:mod:`linattn_fast.moments.query_groups`), each block is
+factorised on its own and no p x p matrix is formed. Norms and eigenvalues of A are those of its
+blocks taken together,
+
+    ||A|| = max_b ||A_b||    ||A^-1|| = max_b ||A_b^-1||    eigenvalues(A) = those of all A_b
+
+so what is safe for Cholesky, and which eigenvalues count as zero, is decided by the rules of
+:mod:`linattn_fast.linalg.factors` for A as a whole, with its p: blocks change the cost and not the answer.
+The range of A is the sum of the ranges of its blocks, so the solution of least norm consists of
+theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.device import module_of
+from ..arrays.types import Floats
+from ..linalg.factors import (
+    MARGIN,
+    Choice,
+    CholeskyFactor,
+    Factorisation,
+    MatrixMaker,
+    SpectralFactor,
+    add_to_diagonal,
+    choose,
+    decompose,
+    eigenpairs,
+    ill_conditioned,
+    rounding_level,
+    safe_for_ridge,
+    spectral_factor,
+    try_cholesky,
+)
+from .cancellation import feature_sizes
+from .moments import Moments
+from .query_groups import features_of_group, moments_of, query_groups
+
+
+@dataclass(frozen=True)
+class Block:
+    """One diagonal block: its features among all, and how to make the matrix."""
+
+    features: npt.NDArray[np.intp]
+    form: MatrixMaker
+    sizes: Floats
+    """From which D is taken, (features,)."""
+
+
+@dataclass(frozen=True)
+class BlockFactor:
+    """A block-diagonal Lambda + alpha I, each block factorised; see :class:`Factorisation`."""
+
+    factors: Sequence[CholeskyFactor | SpectralFactor]
+    features: Sequence[npt.NDArray[np.intp]]
+    """Of each block, among all."""
+    smallest: float
+    condition: float
+    level: float
+    name: str
+
+    @property
+    def margin(self) -> float:
+        """MARGIN times the level."""
+        return MARGIN * self.level
+
+    @property
+    def rank(self) -> int:
+        """Sum over blocks."""
+        return sum(factor.rank for factor in self.factors)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the rank of a block might be another."""
+        return any(factor.uncertain for factor in self.factors)
+
+    @property
+    def scale(self) -> Floats:
+        """Diagonal of D, (p,)."""
+        return self._each(lambda factor, _: factor.scale)
+
+    def solve(self, b: Floats) -> Floats:
+        """Solve for b (p, k), block by block: the solution of least norm."""
+        return self._each(lambda factor, where: factor.solve(b[where]), b.shape[1:])
+
+    def multiply(self, x: Floats) -> Floats:
+        """(Lambda + alpha I) x for x (p,)."""
+        return self._each(lambda factor, where: factor.multiply(x[where]))
+
+    def _each(
+        self,
+        part: Callable[[CholeskyFactor | SpectralFactor, npt.NDArray[np.intp]], Floats],
+        tail: tuple[int, ...] = (),
+    ) -> Floats:
+        """Put together (p, ..) from a part of each block."""
+        xp = module_of(self.factors[0].scale)
+        whole: Floats = xp.empty((sum(map(len, self.features)), *tail))
+        for factor, features in zip(self.factors, self.features, strict=True):
+            where = xp.asarray(features)
+            whole[where] = part(factor, where)
+        return whole
+
+
+def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor | str:
+    """Factorise every block, or say why that is not safe for the matrix as a whole."""
+    factors = []
+    for block in blocks:
+        factor = try_cholesky(block.form(), steps, block.sizes)
+        if isinstance(factor, str):  # A is at least as ill-conditioned as any of its blocks
+            return factor
+        factors.append(factor)
+    norm = max(factor.norm for factor in factors)
+    of_inverse = max(1 / (factor.smallest * factor.norm) for factor in factors)
+    smallest = 1 / (norm * of_inverse)
+    level = rounding_level(sum(len(block.features) for block in blocks), steps)
+    if not smallest > MARGIN * level:
+        return ill_conditioned(smallest)
+    where = [block.features for block in blocks]
+    return BlockFactor(factors, where, smallest, 1 / smallest, level, "cholesky")
+
+
+def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0) -> BlockFactor:
+    """Eigendecomposition of every block; eigenvalues count by the largest of all blocks.
+
+    The ridge is not in the blocks yet, it is solved for in their range.
+    """
+    level = rounding_level(sum(len(block.features) for block in blocks), steps)
+    pairs = [eigenpairs(block.form(), block.sizes) for block in blocks]
+    largest = max(float(values[-1]) for values, _, _ in pairs)
+    factors = []
+    for values, vectors, scale in pairs:
+        # spectral_factor compares with the block's own largest eigenvalue
+        relative = largest / float(values[-1]) if values[-1] > 0 else 1.0
+        margin = MARGIN * level * relative
+        factors.append(
+            spectral_factor(values, vectors, scale, level=level, margin=margin, alpha=alpha)
+        )
+    kept = [factor.values[-factor.rank] for factor in factors if factor.rank]
+    least = min(float(factor.values[0]) for factor in factors)
+    condition = largest / float(min(kept)) if kept else float("inf")
+    if alpha > 0 and kept:
+        condition = max(factor.condition for factor in factors if factor.rank)
+    return BlockFactor(
+        factors,
+        [block.features for block in blocks],
+        least / largest if kept else 0.0,
+        condition,
+        level,
+        "eigh",
+    )
+
+
+def normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
+    """Lambda + alpha I, formed anew at each call."""
+
+    def form() -> Floats:
+        matrix = moments.gram()
+        matrix /= moments.required_weight()
+        add_to_diagonal(matrix, alpha)
+        return matrix
+
+    return form
+
+
+def _blocks(moments: Moments, alpha: float) -> list[Block]:
+    """The diagonal blocks of Lambda + alpha I."""
+
+    def form(group: npt.NDArray[np.intp]) -> Floats:
+        return normal_matrix(moments_of(moments, group), alpha)()
+
+    sizes = feature_sizes(moments, alpha)
+    where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
+    return [
+        Block(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
+        for group, features in where
+    ]
+
+
+def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
+    if len(blocks) == 1:
+        return choice
+    reason = f"{choice.reason}; in {len(blocks)} blocks, of queries that never occur together"
+    return replace(choice, reason=reason)
+
+
+def rounding_steps_of(moments: Moments) -> int:
+    """Additions that entries of the Gram have gone through, those in float32 in terms of float64.
+
+    A float32 rounding is 2^29 times a float64 one; so many of random sign add up like their root.
+    """
+    wide, narrow = moments.rounding_steps, moments.accumulation.narrow
+    return wide + int(2**29 * np.sqrt(narrow))
+
+
+def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto") -> Choice:
+    """Factorise Lambda + alpha I; :func:`linattn_fast.linalg.factors.factorise`, or that for blocks."""
+    blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
+
+    def attempt() -> Factorisation | str:
+        factor = _cholesky(blocks, steps)
+        return factor if solver == "cholesky" else safe_for_ridge(factor, alpha)
+
+    def least_norm() -> Factorisation:
+        ridge_in_matrix = alpha == 0 or (solver == "eigh" and not isinstance(attempt(), str))
+        if ridge_in_matrix:
+            return _eigenvectors(blocks, steps)
+        return _eigenvectors(_blocks(moments, 0.0), steps, alpha)
+
+    return _explained(choose(attempt, least_norm, solver), blocks)
+
+
+def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | str:
+    """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
+    start = time.perf_counter()
+    blocks = _blocks(moments, alpha)
+    factor = safe_for_ridge(_cholesky(blocks, rounding_steps_of(moments)), alpha)
+    if isinstance(factor, str):
+        return factor
+    choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
+    return _explained(choice, blocks)
+
+
+def _cholesky(blocks: Sequence[Block], steps: int) -> Factorisation | str:
+    if len(blocks) == 1:
+        return try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
+    return try_cholesky_blocks(blocks, steps)
+
+
+def _eigenvectors(blocks: Sequence[Block], steps: int, alpha: float = 0.0) -> Factorisation:
+    if len(blocks) == 1:
+        return decompose(blocks[0].form(), steps, blocks[0].sizes, alpha=alpha)
+    return decompose_blocks(blocks, steps, alpha)

@@ -1,0 +1,110 @@
+"""Files of moments: what :meth:`Moments.save` writes, and checkpoints, which are such files too.
+
+The format is in docs/files.md. A checkpoint has one more entry in its meta data, ``"stream"``, how
+far the stream had been read, and an array ``batches``, what the batches were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.types import Array
+from ..backend.interface import BatchMoments
+from ..features import files as storage
+from ..features.accumulation import Accumulation
+from .totals import Totals
+
+if TYPE_CHECKING:
+    from .moments import Moments
+
+_FILE_VERSION = 2
+_META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
+
+
+class Progress(NamedTuple):
+    """How far a stream had been read."""
+
+    unit: str
+    """What is counted: "sequences" or "batches"."""
+    total: int | None
+    """How many there are, if that was known."""
+    done: int
+    complete: bool
+    """Whether the stream had ended there."""
+    batches: Array | None
+    """End and digests of each batch, (batches, 4); None in files of older versions."""
+
+
+def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | None = None) -> None:
+    """Write moments, whole or not at all; ``stream`` says how far a stream had been read."""
+    meta: dict[str, Any] = {
+        "d": moments.d,
+        "d_out": moments.d_out,
+        "positions": moments.positions,
+        "precision": moments.precision,
+        "n_samples": moments.n_samples,
+        "total_weight": moments.total_weight,
+        "accumulation": moments.accumulation._asdict(),
+        "others_are_zero": moments.features.others_are_zero,
+        "magnitudes_watched": True,
+        "scalar_targets": moments.scalar_targets,
+    }
+    arrays: dict[str, Array] = {
+        **moments.sums._asdict(),
+        **storage.feature_arrays(moments.features),
+    }
+    sizes = moments.magnitudes
+    arrays["magnitudes"] = np.zeros((0, 0)) if sizes is None else sizes
+    if stream is not None:
+        meta["stream"] = stream._asdict()
+        arrays["batches"] = meta["stream"].pop("batches")
+    storage.write(path, "moments", _FILE_VERSION, meta, arrays)
+
+
+def read_moments(
+    path: storage.PathLike, kind: type[Moments], backend: str
+) -> tuple[Moments, Progress | None]:
+    """Read such a file: the moments, and how far a stream had been read if it says so."""
+    names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
+    meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META, ("batches",))
+    sizes, batches = arrays.pop("magnitudes"), arrays.pop("batches", None)
+    features = storage.read_features(path, meta, arrays)
+    moments = kind(
+        meta["d"],
+        meta["d_out"],
+        positions=meta["positions"],
+        features=features,
+        backend=backend,
+        precision=meta["precision"],
+    )
+    expected = {name: array.shape for name, array in moments.sums._asdict().items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    if found != expected:
+        raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
+    how = Accumulation(**meta["accumulation"])
+    if not features.everything and not meta.get("magnitudes_watched", False):
+        # Of older files: whether their magnitudes underflowed is not known.
+        how = how._replace(underflow=True)
+    if meta["n_samples"] > 0:
+        moments.add(
+            Totals(
+                BatchMoments(**arrays),
+                meta["n_samples"],
+                meta["total_weight"],
+                how,
+                None if features.everything else sizes,
+                bool(meta.get("scalar_targets", False)),  # older files lack it
+            )
+        )
+    stream = meta.get("stream")
+    if stream is None:
+        return moments, None
+    if batches is not None and (batches.dtype.kind, batches.shape[1:]) != ("u", (4,)):
+        raise ValueError(
+            f"path: {path} holds batches of shape {batches.shape} and dtype {batches.dtype}, "
+            "expected (batches, 4) of uint64"
+        )
+    done, complete = int(stream["done"]), bool(stream.get("complete", False))
+    return moments, Progress(stream["unit"], stream["total"], done, complete, batches)

@@ -1,0 +1,372 @@
+"""Moments of the cubic features: all that least squares needs, mergeable, without the features.
+
+With h = s (x) z the features of a sample, w its weight and y its target:
+
+    gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
+
+The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.features.compact`). A sample is a
+query: the last token of a sequence, or every token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from ..arrays.device import cupy
+from ..arrays.types import Floats, Positions, as_positions
+from ..backend.choice import get_backend
+from ..backend.interface import Precision, as_precision
+from ..data.doubtful import warn_of_padding
+from ..data.sources import as_source
+from ..data.tokens import Tokens, as_targets, as_tokens, as_weights
+from ..features import files as storage
+from ..features.features import Features, as_features, features_of_all
+from ..features.left_out import require_none_left_out
+from ..system.arguments import as_size
+from ..system.machine import require_memory
+from ..system.progress import Bar, Progress
+from ..system.threads import same_bits
+from .checkpoint import Checkpoint
+from .file import read_moments, write_moments
+from .streaming import accumulate
+from .sums import MomentSums
+from .totals import Totals, merged, totals_of_batch
+
+if TYPE_CHECKING:
+    from ..fitting.result import Fit
+
+
+class Moments(MomentSums):
+    """Accumulated moments of a stream of sequences.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    d_out
+        Outputs; 0 accumulates the second moment alone, which is all a certificate needs.
+    positions
+        Which tokens are queries with a target: "last", the last of each sequence; "all", every
+        token, each attending to the whole sequence; "causal", every token, each attending to the
+        prefix that ends with it.
+    features
+        Which features take part, :class:`Features`; None is all. Where the others are left out as
+        zero in the data (:meth:`Features.active`), a batch that has any of them is an error.
+    precision
+        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
+        docs/design.md for its error).
+    backend
+        "auto", "cpu", "numpy" or "cuda". "auto" is "cuda" for batches on a CUDA device.
+
+    Notes
+    -----
+    With "cuda", sums are CuPy arrays and stay on the device of the first batch (docs/cuda.md);
+    ``a + b`` has the device of a, and ``get()`` brings moments home.
+
+    Memory does not grow with the number of sequences. An update computes the moments of its batch
+    aside and adds them when all went well, so a failed or interrupted update changes nothing; a
+    stream is one update.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> Z, y = rng.standard_normal((500, 10, 3)), rng.standard_normal((500, 2))
+    >>> first = la.Moments(3, 2).update(Z[:250], y[:250])
+    >>> halves = first + la.Moments(3, 2).update(Z[250:], y[250:])
+    >>> halves.n_samples, halves.dimension, halves.gram().shape, halves.cross().shape
+    (500, 18, (18, 18), (18, 2))
+    """
+
+    def __init__(
+        self,
+        d: int,
+        d_out: int,
+        *,
+        positions: Positions = "last",
+        features: Features | None = None,
+        backend: str = "auto",
+        precision: Precision = "float64",
+    ) -> None:
+        self.d = as_size(d, "d")
+        self.d_out = as_size(d_out, "d_out", least=0)
+        self.positions: Positions = as_positions(positions)
+        self.precision: Precision = as_precision(precision)
+        self.features = as_features(features, self.d)
+        self.backend = get_backend(backend).name if backend != "auto" else "auto"
+        require_memory(
+            2 * self._compact_bytes,  # the totals, and those of a batch
+            f"d: the moments of d = {self.d}, d_out = {self.d_out}",
+        )
+        self._totals: Totals | None = None
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------- accumulating
+
+    @same_bits
+    def update(
+        self,
+        Z: object,
+        y: object = None,
+        *,
+        offsets: object = None,
+        sample_weight: object = None,
+        progress: bool | Callable[[int, Any], object] = False,
+        checkpoint: storage.PathLike | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> Moments:
+        """Add a batch, or a whole stream of them.
+
+        Parameters
+        ----------
+        Z, offsets
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. Or a stream, which
+            is read a batch at a time, the next one while the last is added: a numpy memory map, an
+            array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype and slices), or
+            an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see docs/scale.md.
+        y
+            Targets: (N, d_out) for "last", otherwise one row a token in the form of Z. The last
+            axis may be left out for d_out = 1; None for d_out = 0 and for an iterable of batches.
+        sample_weight
+            Weights (N,), not negative, one a sequence; 1 by default.
+        progress
+            True shows a bar; a function is called with the sequences done and their number (of an
+            iterable: the batches, and None where their number is not known).
+        checkpoint
+            Path of a file, for streams: what has been added is saved there now and then, and if the
+            file exists, the same stream goes on from it. It holds the moments of this stream alone
+            and can be read by :meth:`load`.
+        checkpoint_every
+            Seconds from one checkpoint to the next; 0 saves after each batch.
+
+        Returns
+        -------
+        Moments
+            This object.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument that does not fit, or data that is not finite; of a stream, the message
+            names the batch. The moments are then as they were.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> batches = ((Z, Z[:, 0]) for Z in (rng.standard_normal((100, 5, 3)) for _ in range(4)))
+        >>> la.Moments(3, 3).update(batches)
+        Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
+        """
+        source = as_source(
+            Z,
+            y,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            positions=self.positions,
+            moments_bytes=self._compact_bytes,
+        )
+        if source is not None:
+            saved = None
+            if checkpoint is not None:
+                saved = Checkpoint(checkpoint, checkpoint_every, source)
+            stream = accumulate(source, self._empty(), progress, saved, doubt=True)
+            return self.add(stream._totals)
+        if checkpoint is not None:
+            raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
+        tokens = as_tokens(Z, offsets, d=self.d)
+        targets = self.checked_targets(y, tokens)
+        weights = as_weights(sample_weight, len(tokens))
+        require_none_left_out(tokens, weights, self.positions, self.features)
+        warn_of_padding(tokens, self.positions)
+        with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
+            batch = self.totals_of(tokens, targets, weights, report)
+        return self.add(batch)
+
+    def checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
+        """Check the targets of a batch; None for d_out = 0."""
+        if self.d_out == 0:
+            if y is not None:
+                raise ValueError("y: these moments have d_out = 0 and take no targets")
+            return None
+        if y is None:
+            raise ValueError(f"y: targets with d_out = {self.d_out} are needed, got None")
+        return as_targets(y, tokens, self.positions, d_out=self.d_out)
+
+    def add_checked(
+        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
+    ) -> None:
+        """Add a batch whose arguments have been checked."""
+        self.add(self.totals_of(tokens, targets, weights, progress))
+
+    def totals_of(
+        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
+    ) -> Totals:
+        """Sums over a checked batch, which is not added."""
+        return totals_of_batch(
+            tokens,
+            targets,
+            weights,
+            positions=self.positions,
+            features=self.features,
+            backend=self.backend,
+            precision=self.precision,
+            progress=progress,
+        )
+
+    def add(self, *parts: Totals | None) -> Moments:
+        """Add sums over samples of this kind in the order given, None for nothing."""
+        with self._lock:
+            everything = [part for part in (self._totals, *parts) if part is not None]
+            if everything:  # one assignment: an interrupt finds the old state or the new one
+                total = merged(everything)
+                here = self._totals is None and self.backend == "cuda"
+                self._totals = total.placed(cupy().asarray) if here else total
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    def __add__(self, other: object) -> Moments:
+        """Merge: the moments of both streams together."""
+        return self.merged([other]) if isinstance(other, Moments) else NotImplemented
+
+    def merged(self, others: Iterable[Moments]) -> Moments:
+        """Merge with others, added in the order given.
+
+        Parameters
+        ----------
+        others
+            Moments of the same d, d_out, positions and features.
+
+        Returns
+        -------
+        Moments
+            Of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
+            count as zero in the data only if they do in each part; the precision is "mixed" if
+            that of any part is.
+        """
+        everything = [self, *others]
+        for other in everything:
+            for name in ("d", "d_out", "positions"):
+                self._require_same(name, getattr(self, name) == getattr(other, name), other)
+            self._require_same("features", self.features.same_choice(other.features), other)
+        total = self._empty()
+        total.features = features_of_all([part.features for part in everything])
+        if any(part.precision == "mixed" for part in everything):
+            total.precision = "mixed"
+        return total.add(*(part._totals for part in everything))
+
+    def _require_same(self, name: str, same: bool, other: Moments) -> None:
+        """Raise when moments to merge differ in something."""
+        if not same:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            raise ValueError(f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}")
+
+    def _empty(self) -> Moments:
+        """Moments of the same kind, of nothing."""
+        return Moments(
+            self.d,
+            self.d_out,
+            positions=self.positions,
+            features=self.features,
+            backend=self.backend,
+            precision=self.precision,
+        )
+
+    # -------------------------------------------------------------------------------------- place
+
+    def get(self) -> Moments:
+        """Bring them to the host.
+
+        Returns
+        -------
+        Moments
+            The same moments on the host; these if they are there already.
+        """
+        if self.device is None or self._totals is None:
+            return self
+        home = copy(self)
+        home.backend, home._totals = "auto", self._totals.get()
+        return home
+
+    def __repr__(self) -> str:
+        return (
+            f"Moments(d={self.d}, d_out={self.d_out}, positions={self.positions!r}, "
+            f"n_samples={self.n_samples}, dimension={self.dimension})"
+        )
+
+    # -------------------------------------------------------------------------------------- files
+
+    def save(self, path: storage.PathLike) -> None:
+        """Write to an ``.npz`` file, atomically; read by :meth:`load`.
+
+        Parameters
+        ----------
+        path
+            File to write, by the name given; its format is in docs/files.md.
+        """
+        write_moments(self, path)
+
+    @classmethod
+    def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
+        """Read a file that :meth:`save` wrote, or a checkpoint of :meth:`update`.
+
+        Parameters
+        ----------
+        path
+            File to read.
+        backend
+            "auto", "cpu", "numpy" or "cuda", for updates to come.
+
+        Returns
+        -------
+        Moments
+            The same moments.
+        """
+        return read_moments(path, cls, backend)[0]
+
+    # ------------------------------------------------------------------------------------ solving
+
+    @same_bits
+    def fit(
+        self,
+        *,
+        alpha: float = 0.0,
+        heads: str | int | None = "minimal",
+        solver: str = "auto",
+        certify: bool = True,
+        memory_limit: int | None = None,
+    ) -> Fit:
+        """Solve for the best layer from the moments alone.
+
+        Parameters
+        ----------
+        alpha, heads, certify, memory_limit
+            As for :func:`linattn_fast.fit`.
+        solver
+            "cholesky", "eigh" (least norm), or "auto": Cholesky where that is safe, else "eigh".
+
+        Returns
+        -------
+        Fit
+            As :func:`linattn_fast.fit` returns, but not refined on the data: what forming the Gram
+            has lost of an ill-conditioned problem stays lost, and ``fit.info`` says so.
+        """
+        from ..fitting.call import fit_moments  # noqa: PLC0415  # fitting is built on this module
+
+        return fit_moments(
+            self,
+            alpha=alpha,
+            heads=heads,
+            solver=solver,
+            certify=certify,
+            memory_limit=memory_limit,
+        )

@@ -1,0 +1,89 @@
+"""What rounding in moments does to solutions of (Lambda + alpha I) x = b.
+
+Moments have Lambda with an error of at most delta in norm, and b with one of at most delta_b: with
+gamma and m of :mod:`linattn_fast.certificate.lower_bound`, and Cauchy and Schwarz over the samples,
+
+    delta   = gamma sum_e m_e / W  +  what an eigendecomposition of Lambda adds
+    delta_b = gamma sqrt(sum_e m_e / W) sqrt(mean |y|^2)  +  what turning b adds
+
+For M = Lambda + s I whose smallest eigenvalue is 1 / mu, and delta mu below 1/8, a row h moves
+h'M^-1 b by no more than 2 |M^-1 h| (delta |M^-1 b| + delta_b): the 2 stands for higher orders.
+
+Where Lambda is singular and its exact rank is known, M^-1 is on its range, with mu that of the
+smallest eigenvalue there. Rounding tilts the range by delta mu; for h and b in it, that is a matter
+of the second order, (delta mu)^2 |h| |M^-1 b|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays.floating_point import NARROW_UNIT, gamma
+from ..arrays.types import Floats
+from ..linalg.factors import EPS, MARGIN
+from .cancellation import summand_sizes
+from .moments import Moments
+
+MOST = 1 / 8
+"""delta mu up to which bounds of the first order, times 2, hold."""
+_LOST = 1e-300
+"""Far more than what underflow takes from a mean square."""
+
+
+def relative_errors(moments: Moments) -> tuple[float, float]:
+    """Gamma and gamma_m of step 1: three S of ``longest`` + 2 roundings each, products and sums.
+
+    With chosen features, m is summed on its own, and in float64 always; with all of them it is an
+    entry of the Gram and errs like the others.
+    """
+    how = moments.accumulation
+    wide = gamma(3 * (how.longest + 2) + how.wide)
+    narrow = gamma(how.narrow, NARROW_UNIT)
+    error = wide + narrow + wide * narrow
+    return error, error if moments.magnitudes is None else wide
+
+
+@dataclass(frozen=True)
+class MomentRounding:
+    """delta and delta_b, and what is needed to say what they do."""
+
+    second_moment: float
+    """delta."""
+    cross: float
+    """delta_b."""
+    weight: float
+    """Relative error of W and of sums of weights."""
+
+    @classmethod
+    def of(cls, moments: Moments, largest: float, scale: Floats | None = None) -> MomentRounding:
+        """The rounding of moments, of features times ``scale``, (p,).
+
+        ``largest`` is the largest eigenvalue of Lambda in these units.
+        """
+        W, p = moments.required_weight(), moments.dimension
+        if moments.accumulation.underflow:
+            return cls(np.inf, np.inf, np.inf)
+        with np.errstate(over="ignore"):
+            sizes = summand_sizes(moments) / W * (1.0 if scale is None else scale**2)
+            size = float(sizes.sum())
+            total = gamma(moments.n_samples + moments.accumulation.wide)
+            error = 2 * (relative_errors(moments)[0] + total)
+            target = np.sqrt(float(moments.sums.energy.sum()) / W + _LOST)
+            return cls(
+                error * size + MARGIN * p * EPS * largest,
+                (error + MARGIN * p * EPS) * np.sqrt(size) * target,
+                total,
+            )
+
+    def coefficients(self, C: Floats, smallest: float) -> float | None:
+        """Bound on the relative error of C (d_out, p), with 1 / mu the smallest eigenvalue of M.
+
+        None where there is none below one.
+        """
+        size = float(np.linalg.norm(C))
+        if not (smallest > 0 and self.second_moment <= MOST * smallest and size > 0):
+            return None
+        error = 2 * (self.second_moment + self.cross / size) / smallest + gamma(2 * C.size + 8)
+        return float(error) if error < 1 else None

@@ -1,0 +1,192 @@
+"""What moments say: the Gram, dense or times a vector, the cross moment, the loss of coefficients.
+
+The reading side of :class:`linattn_fast.Moments`, which accumulates them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays.device import device_of, module_of, on_own_device
+from ..arrays.types import Floats, Positions
+from ..backend.interface import BatchMoments
+from ..features import compact
+from ..features.accumulation import Accumulation
+from ..features.compact import compact_bytes
+from ..features.features import Features
+from ..system.machine import require_memory
+from .totals import Totals
+
+
+class MomentSums:
+    """Sums over samples, and what follows from them; base of :class:`linattn_fast.Moments`."""
+
+    d: int
+    d_out: int
+    positions: Positions
+    features: Features
+    _totals: Totals | None
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that the sums are on; None for the host."""
+        return device_of(None if self._totals is None else self._totals.sums)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features, p."""
+        return self.features.count
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples: queries with a target."""
+        return 0 if self._totals is None else self._totals.n_samples
+
+    @property
+    def total_weight(self) -> float:
+        """W = sum w over the samples."""
+        return 0.0 if self._totals is None else self._totals.total_weight
+
+    @property
+    def scalar_targets(self) -> bool:
+        """Whether all targets came without an axis of outputs, as predictions then do."""
+        return self._totals is not None and self._totals.scalar_targets
+
+    @property
+    def accumulation(self) -> Accumulation:
+        """How the sums came about."""
+        return Accumulation() if self._totals is None else self._totals.accumulation
+
+    @property
+    def rounding_steps(self) -> int:
+        """Additions in a row that an entry of the sums has gone through, at most."""
+        return self.accumulation.wide
+
+    @property
+    def sums(self) -> BatchMoments:
+        """The compact sums; zeros before the first update."""
+        if self._totals is not None:
+            return self._totals.sums
+        return BatchMoments(
+            np.zeros(compact.shape(self.features, self.positions)),
+            np.zeros((self.d_out, self.features.n_queries, self.features.n_pairs)),
+            np.zeros(self.d_out),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return 0 if self._totals is None else self._compact_bytes
+
+    def __sizeof__(self) -> int:  # what Dask takes for the memory of this object
+        return object.__sizeof__(self) + self.nbytes
+
+    @property
+    def _compact_bytes(self) -> int:
+        return compact_bytes(self.features, self.d_out, self.positions)
+
+    @property
+    def magnitudes(self) -> Floats | None:
+        """Sum of w S_jj S_kk z_l^2, (n_pairs, n_queries); None where the Gram has it."""
+        return None if self._totals is None else self._totals.magnitudes
+
+    @on_own_device
+    def gram(self) -> Floats:
+        """Sum of w h h'.
+
+        Returns
+        -------
+        array
+            Dense, (p, p).
+        """
+        p = self.dimension
+        if self.device is None:
+            require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
+        return compact.expand(self.sums.gram, self.features, self.positions)
+
+    @on_own_device
+    def cross(self) -> Floats:
+        """Sum of w h y'.
+
+        Returns
+        -------
+        array
+            (p, d_out).
+        """
+        cross = self.sums.cross
+        # (a, l, u) -> (u, l, a)
+        rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
+        return rows.reshape(self.dimension, self.d_out)
+
+    @on_own_device
+    def gram_diagonal(self) -> Floats:
+        """Diagonal of the Gram: sum of w s_u^2 z_l^2.
+
+        Returns
+        -------
+        array
+            (p,).
+        """
+        return compact.diagonal(self.sums.gram, self.features, self.positions)
+
+    @on_own_device
+    def second_moment(self) -> Floats:
+        """Lambda = gram / W, the second moment of the features.
+
+        Returns
+        -------
+        array
+            Dense, (p, p).
+        """
+        matrix = self.gram()
+        matrix /= self.required_weight()
+        return matrix
+
+    def required_weight(self) -> float:
+        """Total weight W; raises when nothing has been accumulated."""
+        if self.total_weight <= 0:
+            raise ValueError(
+                f"moments: nothing to average, {self.n_samples} samples of total weight 0; "
+                "update with data first"
+            )
+        return self.total_weight
+
+    @on_own_device
+    def gram_times(self, x: Floats) -> Floats:
+        """Multiply with the Gram, a band of d rows at a time; no p x p matrix is formed.
+
+        Parameters
+        ----------
+        x
+            (p, k).
+
+        Returns
+        -------
+        array
+            The product, (p, k).
+        """
+        return compact.times(self.sums.gram, x, self.features, self.positions)
+
+    @on_own_device
+    def loss(self, coefficients: Floats) -> float:
+        """Mean squared training error (1/W) sum w ||C h - y||^2, from the moments.
+
+        Cancellation leaves an error of about 1e-16 times the mean squared target, and more where C
+        is large, as in ill-conditioned problems; the fit's ``info.mean_squared_error_bound`` has
+        what it may be at most. A value that would be negative is given as 0.
+
+        Parameters
+        ----------
+        coefficients
+            C, (d_out, p).
+
+        Returns
+        -------
+        float
+            The error, not below 0.
+        """
+        x = coefficients.T
+        fitted = (x * self.gram_times(x)).sum(axis=0)  # (d_out,)
+        explained = (x * self.cross()).sum(axis=0)
+        errors = self.sums.energy - 2 * explained + fitted
+        return max(0.0, float(errors.sum()) / self.required_weight())

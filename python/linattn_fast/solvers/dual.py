@@ -1,0 +1,281 @@
+"""Fewer samples than features: the same solution from the N x N kernel of the samples.
+
+With h_i = s_i (x) z_i, weights w_i and W = sum w, the best coefficients are
+C = sum_i sqrt(w_i) x_i h_i', where x (N, d_out) solves
+
+    (K + alpha W I) x = sqrt(w) y,    K_ij = sqrt(w_i w_j) <s_i, s_j> <z_i, z_j>
+
+which for alpha = 0 and the pseudo-inverse of K is the least-squares solution of least norm.
+
+The kernel sees all features in the units that they have. What it cannot resolve, such as small
+features beside large ones, or a ridge far below what rounding leaves of a singular K, shows in the
+residual of the coefficients themselves; the features are then reduced as they are
+(:mod:`linattn_fast.linalg.orthogonal`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays.device import module_of, put
+from ..arrays.types import Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens
+from ..features.features import Features
+from ..linalg.factors import (
+    EPS,
+    MARGIN,
+    CholeskyFactor,
+    SpectralFactor,
+    add_to_diagonal,
+    algebra_of,
+    power_of_two_scale,
+    try_cholesky,
+)
+from ..linalg.orthogonal import solve_rows, solve_triangle
+from ..linalg.refine import Solution, norm, refine
+from ..moments.cancellation import sizes
+from .accuracy import bound, rounding_of_data
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Samples with their weights: s (N, q), z (N, d), root = sqrt(w) (N,)."""
+
+    s: Floats
+    z: Floats
+    root: Floats
+
+    @classmethod
+    def of(
+        cls, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
+    ) -> Kernel:
+        """Samples of a batch; weights are one a sequence."""
+        s, z = features.samples(tokens, positions)
+        w = np.ones(len(tokens)) if weights is None else weights
+        root = np.sqrt(w if positions == "last" else np.repeat(w, tokens.lengths))
+        return cls(s, z, put(root, like=s))
+
+    def require_finite(self, tokens: Tokens) -> None:
+        """Raise where tokens are not finite, or too large for the kernel."""
+        diagonal = (self.s**2).sum(axis=1) * (self.z**2).sum(axis=1) * self.root**2
+        xp = module_of(diagonal)
+        if not (xp.isfinite(diagonal).all() and xp.isfinite(self.s).all()):
+            raise non_finite_error(tokens)
+
+    def in_units(self) -> tuple[Kernel, int, int]:
+        """Parts scaled by powers of two to sizes near one, so that no product under- or overflows.
+
+        Returns them with the exponents k of sqrt(w) h and j of sqrt(w).
+        """
+        exponents, parts = [], []
+        for array in (self.s, self.z, self.root):
+            largest = float(module_of(array).abs(array).max())
+            exponents.append(-int(np.frexp(largest)[1]))
+            parts.append(module_of(array).ldexp(array, exponents[-1]))
+        return Kernel(*parts), sum(exponents), exponents[-1]
+
+    def matrix(self, ridge: float) -> Floats:
+        """K + ridge I, (N, N)."""
+        multiply_transposed = algebra_of(self.s).multiply_transposed
+        K: Floats = multiply_transposed(self.s, self.s)
+        K *= multiply_transposed(self.z, self.z)
+        K *= self.root
+        K *= self.root[:, None]
+        add_to_diagonal(K, ridge)
+        return K
+
+    def coefficients(self, x: Floats) -> Floats:
+        """C (d_out, p) = sum_i root_i x_i h_i'."""
+        weighted = self.root[:, None] * x  # (N, d_out)
+        stacked: Floats = module_of(self.s).stack([self.times(column) for column in weighted.T])
+        return stacked
+
+    def times(self, column: Floats) -> Floats:
+        """sum_i x_i h_i of numbers x (N,), (p,)."""
+        sums: Floats = (self.s * column[:, None]).T @ self.z  # (q, d)
+        return sums.reshape(-1)
+
+    def outputs(self, coefficients: Floats) -> Floats:
+        """C h_i for every sample, (N, d_out)."""
+        q, d = self.s.shape[1], self.z.shape[1]
+        maps = coefficients.reshape(-1, q, d)
+        rows = [((self.s @ one) * self.z).sum(axis=1) for one in maps]
+        outputs: Floats = module_of(self.s).stack(rows, axis=1)
+        return outputs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and features."""
+        return len(self.s), self.s.shape[1] * self.z.shape[1]
+
+    def squares(self) -> Floats:
+        """Sum of w_i h_i^2, (p,)."""
+        weighted = (self.root[:, None] * self.s) ** 2  # (N, q)
+        return (weighted.T @ self.z**2).reshape(-1)
+
+    def features(self) -> Floats:
+        """sqrt(w_i) h_i, (N, p)."""
+        weighted = self.root[:, None] * self.s
+        return (weighted[:, :, None] * self.z[:, None, :]).reshape(len(self.s), -1)
+
+
+@dataclass(frozen=True)
+class DualSolution:
+    """A solution, and how it was found."""
+
+    solution: Solution
+    condition: float
+    reason: str
+    rank: int
+    """Numerical rank of the features."""
+    error: float | None
+    """Bound on the relative error of the coefficients if that is the exact rank; None where it is
+    not known."""
+
+
+def solve_dual(
+    kernel: Kernel, y: Floats, alpha: float, magnitudes: Floats, longest: int
+) -> DualSolution:
+    """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
+
+    ``magnitudes`` are sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
+    sequence: what :mod:`linattn_fast.moments.cancellation` wants to know.
+    """
+    # Features 2^k h sqrt(w), largest near one; y takes its weights 2^j w on its own
+    unit, k, j = kernel.in_units()
+    with np.errstate(over="ignore"):
+        ridge = float(np.ldexp(alpha * float((unit.root**2).sum()), 2 * (k - j)))
+    if not np.isfinite(ridge):
+        raise ValueError(
+            f"alpha: {alpha:.3g} is beyond float64 in the units of these features; rescale Z"
+        )
+    targets = unit.root[:, None] * y
+    with np.errstate(over="ignore"):
+        summands = module_of(y).ldexp(put(magnitudes, like=y), 2 * k)
+    factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
+    if not isinstance(factor, str):
+        found = _by_kernel(unit, targets, ridge, factor)
+        if found is not None:
+            C, steps = found
+            error = _error_by_kernel(unit, targets, C, factor, summands, longest)
+            C = _back(C, k - j)
+            solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
+            how = "Cholesky factorisation of the kernel"
+            return DualSolution(solution, factor.condition, how, len(y), error)
+        why = "the kernel leaves more than rounding of the residuals"
+    else:
+        why = factor.replace("Gram", "kernel")
+    own = sizes(unit.squares(), summands, longest)
+    C, spectral = _by_features(unit, targets, ridge, own)
+
+    def correction(C: Floats) -> Floats:
+        left = unit.root[:, None] * (targets - unit.root[:, None] * unit.outputs(C))
+        gradient = module_of(C).stack([unit.times(column) for column in left.T])
+        return spectral.solve((gradient - ridge * C).T).T
+
+    C, steps = refine(C, correction)
+    left = targets - unit.root[:, None] * unit.outputs(C)
+    error = None
+    if not spectral.uncertain:
+        error = bound(
+            C,
+            spectral.scale,
+            condition=spectral.condition,
+            rounding=rounding_of_data(*unit.shape, longest),
+            target=norm(targets),
+            residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
+            full_rank=spectral.rank == unit.shape[1],
+            ridge=ridge,
+            squares=unit.squares(),
+            summands=summands,
+        )
+    C = _back(C, k - j)
+    solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
+    why = f"{why}, so the features were decomposed"
+    if spectral.uncertain:
+        why += "; rank uncertain: a singular value is close to what counts as zero"
+    return DualSolution(solution, spectral.condition, why, spectral.rank, error)
+
+
+def _error_by_kernel(
+    kernel: Kernel,
+    targets: Floats,
+    C: Floats,
+    factor: CholeskyFactor,
+    summands: Floats,
+    longest: int,
+) -> float | None:
+    """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y.
+
+    Residuals within rounding, u (|y| + sum |C_j| g_j), move C by that over sigma, the root of the
+    smallest eigenvalue of K + ridge I; errors u g of the features by u |C| |g| over sigma. Rounding
+    is relative to the summands g of the features.
+    """
+    xp = module_of(C)
+    u = MARGIN * rounding_of_data(*kernel.shape, longest)
+    size = norm(C)
+    if size == 0:
+        return 0.0 if norm(targets) == 0 else None
+    lengths = xp.sqrt(xp.maximum(summands, kernel.squares()))
+    own = norm(xp.abs(C) @ lengths)
+    with np.errstate(all="ignore"):  # what is not a number is not below one
+        least = np.sqrt(factor.norm * factor.smallest) / float(
+            factor.scale.max()
+        )  # sigma, or below
+        largest = max(np.sqrt(factor.norm) / float(factor.scale.min()), norm(lengths))
+        error = u * ((norm(targets) + own) / (least * size) + largest / least)
+    return float(error) if error < 1 else None
+
+
+def _back(C: Floats, k: int) -> Floats:
+    """Coefficients of h from those of 2^k h; infinite where float64 has no such number."""
+    with np.errstate(over="ignore"):
+        x: Floats = module_of(C).ldexp(C, k)
+    return x
+
+
+def _by_kernel(
+    kernel: Kernel, targets: Floats, ridge: float, factor: CholeskyFactor
+) -> tuple[Floats, tuple[float, ...]] | None:
+    """C and the corrections it took; None where rounding is not all that its residuals have.
+
+    With rho = sqrt(w) (y - C h) - ridge x, the objective of C is above the least one by at most
+    |rho|^2, and rounding of features each in its own units is eps (|y| + sum |C_j| |h_j|).
+    """
+    root = kernel.root[:, None]
+
+    def residual(x: Floats) -> Floats:
+        return targets - root * kernel.outputs(kernel.coefficients(x)) - ridge * x
+
+    x, steps = refine(factor.solve(targets), lambda x: factor.solve(residual(x)))
+    C = kernel.coefficients(x)
+    xp = module_of(C)
+    own = xp.abs(C) @ xp.sqrt(kernel.squares())  # (d_out,)
+    level = MARGIN * max(kernel.s.shape[0], C.shape[1]) * EPS
+    allowed = level * (xp.linalg.norm(targets, axis=0) + own)
+    left = xp.linalg.norm(residual(x), axis=0)
+    return (C, steps) if bool((left <= allowed).all()) else None
+
+
+def _by_features(
+    kernel: Kernel, targets: Floats, ridge: float, sizes: Floats
+) -> tuple[Floats, SpectralFactor]:
+    """C (d_out, p) of least norm from the features themselves, and their decomposition."""
+    H = kernel.features()
+    n, p = H.shape
+    if n >= p:
+        rows = module_of(H).concatenate([H, targets], axis=1)
+        return solve_rows([rows], n, ridge, sizes, targets.shape[1])
+    scale = power_of_two_scale(sizes)
+    return solve_triangle(H * scale, targets, n, ridge, scale)
+
+
+def _mean_squared_error(kernel: Kernel, coefficients: Floats, y: Floats) -> float:
+    """(1/W) sum w |y - C h|^2, in units in which no weight is lost."""
+    root = kernel.root / kernel.root.max()
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = ((root[:, None] * (y - kernel.outputs(coefficients))) ** 2).sum()
+    return float(errors / (root**2).sum())

@@ -1,0 +1,415 @@
+"""Leave-one-out errors of every ridge, from one factorisation and two passes over the data.
+
+With Lambda = U diag(w) U' and b = mean w h y' of all data, let sequence i have the features H_i
+(n_i, p), one row a query, the targets y_i, the weight w_i and the share v_i = w_i n_i / W of all
+weight. The layer fitted to the other sequences errs on it by
+
+    e_i = (I - K_i)^-1 (y_i - f_i)      P = H_i U,  D = diag(1 / (w + alpha (1 - v_i)))
+                                        K_i = (w_i / W) P D P',  f_i = P D U'b
+
+(Woodbury's formula). The factor 1 - v_i makes it the ridge of the others' own mean, so this is what
+fitting to them with that alpha gives.
+
+Where Lambda is singular, all H_i are in its range, and the eigenvectors of that are enough: as many
+as the exact rank, which is found modulo primes (:mod:`linattn_fast.exact.exact_rank`). Without a ridge
+the outputs do not see the units of features, so Lambda may be equilibrated then.
+
+An output of the others that they do not determine has an eigenvalue 0 of I - K_i. Rounding
+(:mod:`linattn_fast.moments.rounding`) moves f_i and K_i, and where it may move an eigenvalue of
+I - K_i to zero, e_i is infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.device import to_host
+from ..arrays.floating_point import gamma
+from ..arrays.types import Floats, Positions, as_positions
+from ..data.tokens import Tokens
+from ..exact.exact_rank import ModularRange, modular_range
+from ..features.features import Features
+from ..linalg.factors import EPS, MOST_CONDITION, power_of_two_scale
+from ..moments.cancellation import feature_sizes
+from ..moments.moments import Moments
+from ..moments.rounding import MOST, MomentRounding
+from ..problem.in_memory import Problem
+from ..problem.streamed import Data, StreamedProblem, as_data
+from ..system.threads import same_bits
+from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
+
+Numbers: TypeAlias = Floats | float
+"""One a sequence, or one."""
+
+_CHUNK_BYTES = 32 << 20
+"""Features formed at a time."""
+_EXACT_RANK = 2e9
+"""Multiply-adds that the exact rank may cost: some tenths of a second."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some sequences: their tokens, features (rows, p) and targets (rows, d_out)."""
+
+    positions: Positions
+    features: Features
+    tokens: Tokens
+    H: Floats
+    targets: Floats
+    weights: Floats
+    """(sequences,)."""
+    lengths: npt.NDArray[np.int64]
+    """Queries of each sequence."""
+    inside: npt.NDArray[np.bool_]
+    """Whether the sequence has its features in the range of Lambda, (sequences,)."""
+
+    @property
+    def roundings(self) -> int:
+        """That an entry of H has."""
+        return int(self.tokens.lengths.max()) + 4
+
+    def summands(self, scale: Floats) -> Floats:
+        """Length of |z_l| sum_t |z_tj z_tk| over the features, times scale; or more, (rows,)."""
+        if (scale == scale[0]).all():  # at most |z| trace S, of the whole sequence
+            squares = (self.tokens.rows().astype(np.float64) ** 2).sum(axis=1)
+            ends = np.cumsum(self.tokens.lengths)
+            traces = np.add.reduceat(squares, ends - self.tokens.lengths)
+            if self.positions == "last":
+                return np.asarray(np.sqrt(squares[ends - 1]) * traces * scale[0])
+            repeated = np.repeat(traces, self.tokens.lengths)
+            return np.asarray(np.sqrt(squares) * repeated * scale[0])
+        sizes = Tokens(tuple(np.abs(z) for z in self.tokens))
+        return np.asarray(np.linalg.norm(self.features.of(sizes, self.positions) * scale, axis=1))
+
+
+class _Spectrum:
+    """Lambda = U diag(w) U' in the units D, with U'b, and what rounding may have done to it."""
+
+    def __init__(self, moments: Moments, scale: Floats | None = None, rank: int | None = None):
+        self.unit = 1.0  # a power of two, so that squares of eigenvalues stay within float64
+        if scale is None:
+            self.unit = float(power_of_two_scale(feature_sizes(moments).max(keepdims=True))[0])
+            scale = np.full(moments.dimension, self.unit)
+        blocks: list[EigenBlock] = decomposed(moments, scale)
+        self.scale, self.blocks = scale, blocks
+        self.weight, self.p = moments.required_weight(), moments.dimension
+        values = np.concatenate([block.values for block in blocks])
+        self.rounding = MomentRounding.of(moments, float(values.max()), scale)
+        order = np.argsort(values, kind="stable")
+        self.kept = np.sort(order[self.p - (self.p if rank is None else rank) :])
+        self.values = values[self.kept]
+        self.projected = np.concatenate([block.projected for block in blocks])[self.kept]
+        self.on_range = rank is not None
+
+    @property
+    def smallest(self) -> float:
+        """Smallest eigenvalue that takes part."""
+        return float(self.values.min(initial=np.inf))
+
+    def coordinates(self, chunk: _Chunk) -> tuple[Floats, Floats, Floats]:
+        """P = H D U, (rows, r), with |H D| and the rounding in rows of H D and P, (rows,)."""
+        H = chunk.H * self.scale
+        P = np.hstack([H[:, block.features] @ block.vectors for block in self.blocks])
+        off = (gamma(chunk.roundings) + self.p * EPS) * chunk.summands(self.scale)
+        return P[:, self.kept], np.linalg.norm(H, axis=1), off
+
+    def doubt(self, shift: Numbers, ridge: float) -> Floats:
+        """delta mu of Lambda + shift I, where the shift errs by the rounding of weights."""
+        smallest = np.asarray(self.smallest + shift)
+        known = smallest > 0
+        with np.errstate(all="ignore"):
+            return np.where(known, self._delta(shift, ridge) / smallest, np.inf)
+
+    def doubt_of(self, alpha: float) -> float:
+        """delta mu of Lambda + alpha I."""
+        ridge = alpha * self.unit * self.unit  # a power would raise where it overflows
+        return float(self.doubt(ridge, ridge))
+
+    def _delta(self, shift: Numbers, ridge: float) -> Floats:
+        delta = np.asarray(self.rounding.second_moment + 4 * self.rounding.weight * ridge)
+        # The ridge is on a range that rounding has tilted by delta over the smallest eigenvalue
+        return delta * (1 + 2 * shift / np.float64(self.smallest)) if self.on_range else delta
+
+    def errors(
+        self, chunk: _Chunk, coordinates: tuple[Floats, Floats, Floats], alpha: float
+    ) -> tuple[Floats, Floats]:
+        """Mean of |e_i|^2 over the queries of each sequence, and what rounding may do to it."""
+        P, lengths, off = coordinates
+        alpha = alpha * self.unit * self.unit
+        if chunk.positions == "last":
+            return self._of_queries(P, lengths, off, chunk, alpha)
+        ends = np.cumsum(chunk.lengths)[:-1]
+        parts = zip(
+            np.split(P, ends),
+            (float(np.linalg.norm(each)) for each in np.split(lengths, ends)),
+            (float(np.linalg.norm(each)) for each in np.split(off, ends)),
+            np.split(chunk.targets, ends),
+            chunk.weights,
+            chunk.inside,
+            strict=True,
+        )
+        found = np.array([self._of_sequence(alpha, *part) for part in parts])
+        return found[:, 0], found[:, 1]
+
+    def _of_queries(
+        self, P: Floats, lengths: Floats, off: Floats, chunk: _Chunk, alpha: float
+    ) -> tuple[Floats, Floats]:
+        """Errors and bounds of sequences with one query each, all at once."""
+        shares = chunk.weights / self.weight
+        shifts = alpha * np.maximum(1 - shares, 0.0)
+        inverse = 1 / (self.values + shifts[:, None])  # D, (rows, r)
+        scaled = P * inverse
+        kept = 1 - shares * (scaled * P).sum(axis=1)  # 1 - K
+        residuals = np.linalg.norm(chunk.targets - scaled @ self.projected, axis=1)
+        solution = np.sqrt(inverse**2 @ (self.projected**2).sum(axis=1))  # |D U'b|
+        solved = np.linalg.norm(scaled, axis=1)
+        bounds = self._moved(
+            solved, lengths, off, solution, shares, shifts, alpha, inside=chunk.inside
+        )
+        return _squares(residuals / kept, residuals, kept, *bounds, 1)
+
+    def _of_sequence(
+        self,
+        alpha: float,
+        P: Floats,
+        length: float,
+        off: float,
+        y: Floats,
+        weight: float,
+        inside: bool,
+    ) -> tuple[Floats, Floats]:
+        """Error and bound of one sequence."""
+        n, share = len(P), weight / self.weight
+        shift = alpha * max(1 - share * n, 0.0)
+        inverse = 1 / (self.values + shift)
+        scaled = P * inverse
+        K = share * (scaled @ P.T)
+        solution = float(np.linalg.norm(inverse[:, None] * self.projected))
+        solved = float(np.linalg.norm(scaled))
+        bounds = self._moved(
+            solved, length, off, solution, share, shift, alpha, inside=np.asarray(inside)
+        )
+        if not np.isfinite(K).all():
+            return np.asarray(np.inf), np.asarray(np.inf)
+        values, vectors = np.linalg.eigh(np.eye(n) - K)  # in [0, 1]
+        residual = vectors.T @ (y - scaled @ self.projected)
+        size = float(np.linalg.norm(residual / values[:, None]))
+        return _squares(size, float(np.linalg.norm(residual)), float(values[0]), *bounds, n)
+
+    def _moved(
+        self,
+        solved: Numbers,
+        lengths: Numbers,
+        off: Numbers,
+        solution: Numbers,
+        share: Numbers,
+        shift: Numbers,
+        alpha: float,
+        *,
+        inside: npt.NDArray[np.bool_],
+    ) -> tuple[Floats, Floats]:
+        """What f and K may be off by, in the Frobenius norm.
+
+        ``solved`` is |M^-1 H'| and ``solution`` |M^-1 b|, for M = Lambda + shift I; ``lengths`` and
+        ``off`` are |H| and its rounding. Only sequences of no weight, with K = 0, may be outside
+        the range of Lambda. Without a ridge, the others determine nothing of these. With one, C has
+        nothing outside the range, and what a tilted range puts there counts in full.
+        """
+        delta, doubt = self._delta(shift, alpha), self.doubt(shift, alpha)
+        evaluated = gamma(2 * self.p + 8) * solved
+        b = float(np.linalg.norm(self.projected))
+        tilted = doubt**2 * lengths if self.on_range else 0.0
+        fully = np.where(inside, tilted, doubt * lengths) if self.on_range else 0.0
+        f = solved * (delta * solution + self.rounding.cross) + (off + fully) * solution
+        K = solved * (solved * delta + 2 * off + tilted) + evaluated * lengths
+        of_share = 2 * self.rounding.weight * share * solved * lengths
+        unknown = np.where((doubt <= MOST) & (inside | (alpha > 0)), 0.0, np.inf)
+        return 2 * (f + evaluated * b) + unknown, 2 * share * K + of_share + unknown
+
+
+def _squares(
+    size: Numbers, residual: Numbers, kept: Numbers, f: Floats, K: Floats, n: int
+) -> tuple[Floats, Floats]:
+    """|e|^2 / n and what it may be off by, of |e| and the errors of f and K.
+
+    (I - K)(e + de) = y - f + df + dK e, and solving with I - K, of order n, rounds. Infinite where
+    I - K, with the smallest eigenvalue ``kept``, may be singular.
+    """
+    K = K + 8 * n * EPS
+    least = kept - K
+    known = (kept > 2 * K) & np.isfinite(size)
+    off = (f + K * size + 8 * n * EPS * residual) / np.where(known, least, np.inf)
+    with np.errstate(over="ignore"):
+        bound = (2 * size * off + off**2) / n + 32 * EPS * size**2
+    known &= np.isfinite(bound)  # factors beyond float64 have 0 times infinity
+    return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
+
+
+def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> Iterator[_Chunk]:
+    """Some sequences at a time; ``range_`` is that of Lambda, where it is not everything."""
+    tokens, y = part.tokens, to_host(part.targets.rows()).astype(np.float64)
+    weights = np.ones(len(tokens)) if part.weights is None else part.weights
+    lengths = np.ones(len(tokens), np.int64) if part.positions == "last" else tokens.lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    rows = max(1, _CHUNK_BYTES // (8 * features.count))
+    first = 0
+    while first < len(tokens):
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, "right")) - 1)
+        some = tokens.part(first, last).put(np.zeros(0))
+        inside = weights[first:last] > 0
+        if range_ is not None:
+            for i in np.flatnonzero(~inside).tolist():
+                inside[i] = range_.contains(some.part(i, i + 1), part.positions).all()
+        else:
+            inside[:] = True
+        yield _Chunk(
+            part.positions,
+            features,
+            some,
+            features.of(some, part.positions),
+            y[starts[first] : starts[last]],
+            weights[first:last],
+            lengths[first:last],
+            inside,
+        )
+        first = last
+
+
+class _Spectra:
+    """Decompositions of Lambda, made when they are needed, and which one an alpha is best with."""
+
+    def __init__(self, problem: Data, moments: Moments) -> None:
+        self.problem, self.moments = problem, moments
+        self.plain = _Spectrum(moments)
+
+    def best(self, alpha: float) -> _Spectrum:
+        """The first one that loses no more than half of the digits, or the one that loses least."""
+        for each in self._candidates(alpha):
+            if each.doubt_of(alpha) <= EPS * MOST_CONDITION:
+                return each
+        return min(self._candidates(alpha), key=lambda each: each.doubt_of(alpha))
+
+    def _candidates(self, alpha: float) -> Iterator[_Spectrum]:
+        yield self.plain
+        if self.plain.doubt_of(0.0) <= MOST:  # of full rank, whatever it is modulo primes
+            if alpha == 0:
+                yield self.equilibrated
+            return
+        if alpha == 0 and (self.rank is None or self.rank == self.moments.dimension):
+            yield self.equilibrated
+        if self.rank is not None and self.rank < self.moments.dimension:
+            yield self.on_range
+            if alpha == 0:
+                yield self.equilibrated_on_range
+
+    @cached_property
+    def range(self) -> ModularRange | None:
+        """Exact rank of the features; None where it is not known."""
+        if not isinstance(self.problem, Problem):
+            return None
+        return modular_range(*self.problem.sampled, budget=_EXACT_RANK)
+
+    @property
+    def rank(self) -> int | None:
+        """Its dimension."""
+        return None if self.range is None else self.range.rank
+
+    @cached_property
+    def _scale(self) -> Floats:
+        return power_of_two_scale(feature_sizes(self.moments))
+
+    @cached_property
+    def equilibrated(self) -> _Spectrum:
+        """Spectrum of the features brought to one length."""
+        return _Spectrum(self.moments, self._scale)
+
+    @cached_property
+    def on_range(self) -> _Spectrum:
+        """On the range of a singular Lambda."""
+        return _Spectrum(self.moments, None, self.rank)
+
+    @cached_property
+    def equilibrated_on_range(self) -> _Spectrum:
+        """Both."""
+        return _Spectrum(self.moments, self._scale, self.rank)
+
+
+@same_bits
+def leave_one_out(
+    Z: object,
+    y: object,
+    alphas: object,
+    *,
+    offsets: object = None,
+    positions: Positions = "last",
+    sample_weight: object = None,
+    features: Features | None = None,
+    backend: str = "auto",
+) -> AlphaChoice:
+    """Choose a ridge by leaving out one sequence at a time, without fitting again.
+
+    Parameters
+    ----------
+    Z, y, offsets, positions, sample_weight, features, backend
+        As for :func:`fit`; data that is not in memory is read twice.
+    alphas
+        Ridges (m,).
+
+    Returns
+    -------
+    AlphaChoice
+        ``errors`` (m, N): mean squared error on each sequence of the layer fitted to all others;
+        infinite where those do not determine its outputs there, or rounding cannot tell.
+        ``error_bounds`` (m, N): what rounding may have done to them. ``mean_errors`` (m,), the best
+        ``alpha``, and the ``moments`` of all data.
+
+    Notes
+    -----
+    One eigendecomposition, then p^2 multiplications a query. From moments alone, which cost less
+    and need no second pass, there is :func:`choose_alpha`.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn_fast as la
+    >>> rng = np.random.default_rng(0)
+    >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
+    >>> Z = rng.standard_normal((60, 5, 3))
+    >>> y = truth(Z) + 5 * rng.standard_normal((60, 1))
+    >>> choice = la.leave_one_out(Z, y, [0.0, 1.0, 10.0, 100.0, 1e6])
+    >>> choice.errors.shape, choice.alpha
+    ((5, 60), 10.0)
+    """
+    positions, given = as_positions(positions), as_alphas(alphas)
+    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, "float64")
+    if isinstance(problem, StreamedProblem) and not problem.source.rereadable:
+        raise ValueError("Z: the data is read twice, and an iterator can be read only once")
+    require_room("leave_one_out", problem.features, problem.d_out, positions, len(given))
+    moments = problem.moments(False).get()
+    spectra = _Spectra(problem, moments)
+    chosen = [spectra.best(float(alpha)) for alpha in given]
+    found, weights = [], []
+    with problem.parts() as parts, np.errstate(all="ignore"):
+        short = spectra.range if any(each.on_range for each in chosen) else None
+        for chunk in (c for each in parts for c in _chunks(each, problem.features, short)):
+            weights.append(chunk.weights * chunk.lengths)
+            at = {spectrum: spectrum.coordinates(chunk) for spectrum in set(chosen)}
+            pairs = zip(chosen, given, strict=True)
+            found.append([each.errors(chunk, at[each], float(alpha)) for each, alpha in pairs])
+    shares = np.concatenate(weights) / moments.required_weight()
+    counted = shares > 0
+    if counted.sum() < 2:
+        raise ValueError("sample_weight: at least two sequences of positive weight are needed")
+    errors, bounds = np.concatenate(found, axis=2).transpose(1, 0, 2)
+    mean = errors[:, counted] @ shares[counted]
+    if not np.isfinite(mean).any():
+        raise ValueError(
+            "alphas: with none of them do the other sequences determine the layer, or rounding "
+            "cannot tell; give a larger one"
+        )
+    return AlphaChoice(given, errors, mean, best_alpha(given, mean), moments, bounds)

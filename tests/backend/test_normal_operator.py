@@ -1,0 +1,153 @@
+"""The normal equations as an operator: compiled code against the numpy specification."""
+
+import numpy as np
+import pytest
+from conftest import EPS, home, needs_cpu, random_targets
+from oracles import loops
+
+import linattn_fast as la
+from linattn_fast.backend.choice import get_backend
+from linattn_fast.backend.normal_operator import NumpyNormalOperator
+from linattn_fast.data.tokens import Tokens, as_tokens
+
+FEATURES = {
+    "every": la.Features,
+    "most": lambda d: la.Features(d, queries=range(d // 2, d)),
+    "few": lambda d: la.Features(d, pairs=[*{(0, d - 1), (d // 2, d - 1)}], queries=[d - 1]),
+}
+
+
+def absolute(tokens):
+    return Tokens(tuple(np.abs(z.astype(np.float64)) for z in tokens))
+
+
+def batch(rng, form, d, N=300):
+    if form == "ragged":
+        return as_tokens([rng.standard_normal((n, d)) for n in rng.integers(1, 40, N)])
+    dtype = np.float32 if form == "float32" else np.float64
+    return as_tokens(rng.standard_normal((N, 6, d)).astype(dtype))
+
+
+def results(operator, C):
+    return [*operator.kronecker_factors(), *operator.normal(C), *operator.gradient(C)]
+
+
+@needs_cpu
+@pytest.mark.parametrize("form", ["dense", "ragged", "float32"])
+@pytest.mark.parametrize("chosen", FEATURES)
+@pytest.mark.parametrize("d", [1, 3, 9])
+@pytest.mark.parametrize("keep", [True, False])
+def test_compiled_passes_agree_with_numpy(rng, positions, form, chosen, d, keep):
+    tokens, features = batch(rng, form, d), FEATURES[chosen](d)
+    y, w = random_targets(rng, tokens, 3, positions), rng.random(len(tokens))
+    C = rng.standard_normal((3, features.count))
+    given = (tokens, y, w, positions, features)
+    expected = results(NumpyNormalOperator(*given), C)
+    found = results(get_backend("cpu").normal_operator(*given, keep=keep), C)
+    # Sums of absolute values: what rounding is relative to. y - C h becomes |y| + |C| |h|.
+    sizes = NumpyNormalOperator(absolute(tokens), absolute(y), w, positions, features)
+    size = results(sizes, np.abs(C))[:5] + list(sizes.gradient(-np.abs(C)))
+    # S has 2 n roundings and occurs at most four times, C h one a feature and twice, the sum over
+    # samples one each; both sides may err.
+    steps = 2 * (8 * tokens.lengths.max() + 2 * features.count + tokens.n_samples(positions) + 8)
+    for a, b, c in zip(found, expected, size, strict=True):
+        assert a.shape == b.shape
+        assert (np.abs(a - b) <= steps * EPS * c).all()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_passes_are_what_the_features_give(rng, backend, positions, keep):
+    sequences = [rng.standard_normal((n, 3)) for n in rng.integers(1, 7, 90)]
+    tokens = as_tokens(sequences)
+    y, w = random_targets(rng, tokens, 2, positions), rng.random(90)
+    operator = get_backend(backend).normal_operator(
+        tokens, y, w, positions, la.Features(3), keep=keep
+    )
+    H = loops.all_features(sequences, positions)
+    weights = w if positions == "last" else np.repeat(w, tokens.lengths)
+    C = rng.standard_normal((2, 18))
+    residual = y.rows() - H @ C.T
+    close = {"rtol": 1e-11, "atol": 1e-9}
+    for _ in range(2):  # the second time, kept samples are used
+        np.testing.assert_allclose(
+            home(operator.normal(C).product), (H @ C.T * weights[:, None]).T @ H, **close
+        )
+        np.testing.assert_allclose(
+            home(operator.gradient(C).gradient), (residual * weights[:, None]).T @ H, **close
+        )
+        np.testing.assert_allclose(operator.gradient(C).squared_error, weights @ residual**2)
+        np.testing.assert_allclose(operator.normal(C).energy, weights @ (H @ C.T) ** 2)
+        diagonal = home(operator.kronecker_factors().diagonal.ravel())
+        np.testing.assert_allclose(diagonal, weights @ H**2)
+    assert operator.total_weight == pytest.approx(weights.sum())
+    assert operator.n_samples == len(H)
+
+
+@needs_cpu
+@pytest.mark.parametrize("chosen", FEATURES)
+@pytest.mark.parametrize("keep", [True, False])
+def test_passes_have_the_same_bits_for_every_number_of_threads(rng, positions, chosen, keep):
+    tokens, features = batch(rng, "ragged", 5, 3000), FEATURES[chosen](5)
+    y, w = random_targets(rng, tokens, 2, positions), rng.random(3000)
+    C = rng.standard_normal((2, features.count))
+    found = []
+    for threads in (1, 2, 3):
+        la.set_num_threads(threads)
+        operator = get_backend("cpu").normal_operator(tokens, y, w, positions, features, keep=keep)
+        found.append(results(operator, C))
+    for others in found[1:]:
+        for a, b in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@needs_cpu
+def test_passes_are_right_on_every_instruction_set(rng, isa, positions):
+    tokens, features = batch(rng, "ragged", 7), FEATURES["most"](7)
+    y = random_targets(rng, tokens, 2, positions)
+    C = rng.standard_normal((2, features.count))
+    given = (tokens, y, None, positions, features)
+    expected = results(NumpyNormalOperator(*given), C)
+    found = results(get_backend("cpu").normal_operator(*given, keep=True), C)
+    for a, b in zip(found, expected, strict=True):
+        assert np.abs(a - b).max() <= 1e-11 * np.abs(b).max()
+
+
+@needs_cpu
+@pytest.mark.parametrize("coordinate", [0, 5])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+def test_what_is_not_finite_is_found_where_few_pairs_are_formed(rng, positions, coordinate, value):
+    """Coordinate 0 has no part in a chosen feature, coordinate 5 has."""
+    features = la.Features(8, pairs=[(5, 5), (5, 6)], queries=[5])
+    Z = rng.standard_normal((300, 4, 8))
+    Z[270, 2, coordinate] = value
+    tokens = as_tokens(Z)
+    y = random_targets(rng, tokens, 1, positions)
+    operator = get_backend("cpu").normal_operator(tokens, y, None, positions, features, keep=True)
+    if coordinate == 0 and value == 1e200:  # finite, and no feature has it
+        operator.kronecker_factors()
+        return
+    with pytest.raises(
+        ValueError, match=r"^Z: (must be finite, got .* in sequence 270|.*overflow)"
+    ):
+        operator.kronecker_factors()
+    with pytest.raises(ValueError, match="^Z: "):
+        la.Moments(8, 1, positions=positions, features=features).update(
+            Z, y.restore(y.rows()) if positions != "last" else y.rows()
+        )
+
+
+@needs_cpu
+def test_an_interrupted_first_pass_leaves_nothing_half_made(rng):
+    """A pass that fails is made again from the tokens."""
+    Z = rng.standard_normal((2000, 4, 4))
+    tokens = as_tokens(Z)
+    y = random_targets(rng, tokens, 1, "last")
+    operator = get_backend("cpu").normal_operator(
+        tokens, y, None, "last", la.Features(4), keep=True
+    )
+    Z[1900, 0, 0] = np.nan  # in place: the operator reads these tokens
+    with pytest.raises(ValueError, match="sequence 1900"):
+        operator.kronecker_factors()
+    Z[1900, 0, 0] = 0.5
+    expected = NumpyNormalOperator(tokens, y, None, "last", la.Features(4)).kronecker_factors()
+    np.testing.assert_allclose(operator.kronecker_factors().pairs, expected.pairs, rtol=1e-10)

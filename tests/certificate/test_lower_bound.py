@@ -1,0 +1,182 @@
+"""Nothing is ever proved that exact arithmetic denies, and healthy data is proved to be so."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles.exact import exact_gram, exceeds, is_positive_definite
+
+import linattn_fast as la
+from linattn_fast.arrays.floating_point import gamma
+from linattn_fast.certificate.lower_bound import proves_positive
+from linattn_fast.moments.cancellation import summand_sizes
+
+POSITIONS = ["last", "all", "causal"]
+
+
+def certified(sequences, positions="last", weights=None, **options):
+    """Certificate, and whether what it proves is true."""
+    certificate = la.certify(sequences, positions=positions, sample_weight=weights, **options)
+    w = np.ones(len(sequences)) if weights is None else weights
+    gram = exact_gram([np.asarray(z, float) for z in sequences], positions, w)
+    true = certificate.lower_bound == 0 or exceeds(gram, certificate.lower_bound)
+    return certificate, true, gram
+
+
+def ragged(rng, N, d, longest=5):
+    return [rng.standard_normal((rng.integers(1, longest + 1), d)) for _ in range(N)]
+
+
+def test_the_exact_oracle_knows_definite_from_semidefinite():
+    definite = np.array([[2, 1], [1, 1]], dtype=object)
+    assert is_positive_definite(definite)
+    assert not is_positive_definite(definite - np.eye(2, dtype=int).astype(object))
+    Z = [np.array([[1.0, 0.5], [0.25, 2.0]]) * (i + 1) for i in range(9)]
+    H = la.cubic_features(Z)
+    G, unit, W = exact_gram(Z, "last", np.ones(9))
+    np.testing.assert_allclose((G * unit).astype(float), H.T @ H, rtol=1e-15)
+    assert W == 9
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_bound_is_true_and_close_on_healthy_data(rng, backend, positions, precision, d):
+    sequences = ragged(rng, 60, d)
+    weights = rng.random(60) + 0.5
+    moments = la.Moments(d, 0, positions=positions, backend=backend, precision=precision)
+    moments.update(sequences, sample_weight=weights)
+    certificate = la.certify(moments)
+    gram = exact_gram(sequences, positions, weights)
+    if precision == "mixed" and backend == "numpy":
+        assert certificate.lower_bound == 0  # underflow cannot be excluded there
+        return
+    assert exceeds(gram, certificate.lower_bound)
+    if precision == "float64":
+        assert certificate.lower_bound > 0.99 * certificate.lambda_min
+        assert certificate.verdict == "identifiable"
+        assert not exceeds(gram, 1.001 * certificate.lambda_min)  # the oracle can say no
+
+
+@pytest.mark.parametrize("d", [8, 16])
+def test_the_bound_is_within_one_percent_for_many_features(rng, d):
+    certificate = la.certify(rng.standard_normal((3000, 32, d)))
+    assert certificate.dimension == d * d * (d + 1) // 2
+    assert 0.99 * certificate.lambda_min < certificate.lower_bound < certificate.lambda_min
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("ratio", [0.0, 1e-14, 1e-8])
+def test_small_eigenvalues_are_not_overclaimed(rng, positions, ratio):
+    """Few samples of full weight, and enough for full rank with a weight of ``ratio``."""
+    for _ in range(30):
+        heavy, light = ragged(rng, 1, 2, 1), ragged(rng, 20, 2)
+        sequences = heavy * 3 + light
+        weights = np.array([1.0] * 3 + [ratio] * 20)
+        certificate, true, gram = certified(sequences, positions, weights)
+        assert true
+        assert exceeds(gram, 0.0) == (ratio > 0)
+        if ratio == 0.0:
+            assert certificate.lower_bound == 0
+            assert certificate.verdict == "not identifiable"
+
+
+def cancelling(rng, size):
+    """Tokens in pairs whose products cancel in S up to something ``size`` times smaller."""
+    z = rng.standard_normal((2, 2))
+    opposite = z * [1.0, -1.0]
+    return np.concatenate([z * size, opposite * size, rng.standard_normal((1, 2))])
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+def test_violent_cancellation_does_not_fool_it(rng, size):
+    for _ in range(20):
+        certificate, true, _ = certified([cancelling(rng, size) for _ in range(30)])
+        assert true
+        if size <= 1e2:
+            assert certificate.lower_bound > 0.9 * certificate.lambda_min
+
+
+@settings(max_examples=300)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    positions=st.sampled_from(POSITIONS),
+    scale=st.floats(-30, 30),
+    spread=st.floats(0, 12),
+    dependence=st.floats(0, 12),
+    N=st.integers(1, 30),
+)
+def test_no_claim_is_ever_above_the_truth(seed, positions, scale, spread, dependence, N):
+    rng = np.random.default_rng(seed)
+    units = 10.0 ** np.array([scale, scale - spread])
+    sequences = [z * units for z in ragged(rng, N, 2)]
+    for z in sequences:  # the second coordinate follows the first
+        z[:, 1] = z[:, 0] + 10.0**-dependence * z[:, 1]
+    certificate, true, gram = certified(sequences, positions)
+    assert true
+    if certificate.verdict == "identifiable":
+        assert exceeds(gram, 0.0)
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32 - 1), N=st.integers(6, 40), d=st.sampled_from([2, 3]))
+def test_integer_tokens_are_judged_rightly(seed, N, d):
+    """Small integers: often exactly singular, and then never called identifiable."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(-1, 2, (rng.integers(1, 5), d)) for _ in range(N)]
+    if not any(z[-1].any() for z in sequences):
+        return
+    certificate, true, gram = certified(sequences)
+    assert true
+    regular = exceeds(gram, 0.0)
+    assert not (certificate.verdict == "identifiable" and not regular)
+    assert not (certificate.verdict == "not identifiable" and regular)
+
+
+def test_updates_merges_and_files_keep_the_bound_true(rng, tmp_path):
+    sequences = ragged(rng, 40, 2)
+    moments = la.Moments(2, 0).update(sequences[:10])
+    for z in sequences[10:30]:
+        moments = moments + la.Moments(2, 0).update([z])
+    moments.save(tmp_path / "m.npz")
+    moments = la.Moments.load(tmp_path / "m.npz").update(sequences[30:])
+    certificate = la.certify(moments)
+    assert moments.accumulation.wide > la.Moments(2, 0).update(sequences).accumulation.wide
+    assert exceeds(exact_gram(sequences, "last", np.ones(40)), certificate.lower_bound)
+    assert certificate.lower_bound > 0.99 * certificate.lambda_min
+
+
+def test_underflow_proves_nothing_and_says_so(rng, backend):
+    Z = rng.standard_normal((50, 4, 2))
+    Z[3] *= 1e-170  # its S is below the smallest number
+    certificate = la.certify(Z, backend=backend)
+    assert certificate.lower_bound == 0
+    assert certificate.verdict == "undecided"
+    assert "underflow" in certificate.evidence
+    assert la.certify(rng.standard_normal((50, 4, 2)), backend=backend).lower_bound > 0
+
+
+def test_a_cholesky_that_runs_to_the_end_is_not_enough(rng):
+    """A matrix with an eigenvalue of -1e-17 may well be factorised; that proves nothing."""
+    U = np.linalg.qr(rng.standard_normal((30, 30)))[0]
+    values = np.linspace(0.5, 1.5, 30)
+    healthy = (U * values) @ U.T
+    assert proves_positive((healthy + healthy.T) / 2)
+    # Backward error of a 200 x 200 factorisation: at most 410 u tr, here about 9e-12.
+    for smallest, proved in ((4e-12, False), (2e-11, True)):
+        assert proves_positive(np.diag(np.r_[smallest, np.ones(199)])) == proved
+    values[0] = 1e-17
+    singular = (U * values) @ U.T
+    assert not proves_positive((singular + singular.T) / 2)
+
+
+def test_magnitudes_bound_the_summands_of_every_feature(rng):
+    Z = rng.standard_normal((20, 6, 3))
+    moments = la.Moments(3, 0).update(Z)
+    j, k = np.triu_indices(3)
+    sums = np.abs(Z[:, :, j] * Z[:, :, k]).sum(axis=1)  # (N, q)
+    g = (sums[:, :, None] * np.abs(Z[:, -1, None, :])).reshape(20, -1)
+    found = summand_sizes(moments)
+    assert (found * (1 + 1e-12) >= (g**2).sum(axis=0)).all()
+    assert gamma(10) > 10 * 2.0**-53
+    assert gamma(2.0**53) == np.inf
