@@ -20,7 +20,7 @@ from oracles.grouped_data import (
 
 import linattn_fast as la
 from linattn_fast.data import prefixes
-from linattn_fast.data.prefixes import Samples
+from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.fitting import block_choice
 from linattn_fast.heads import chosen_layer
@@ -43,7 +43,7 @@ def test_prefixes_of_one_array_are_summed_once_and_right(lengths, d, seed):
     tokens = as_tokens([views[i] for i in order])
     assert len(np.unique(tokens.beginnings)) == len(traces)
     pairs = np.stack(np.triu_indices(d), axis=1)
-    s = Samples.of(tokens, "last").pair_sums(pairs)
+    s = Prefixes.of(tokens, "last").pair_sums(pairs)
     expected = [(z.T @ z)[tuple(pairs.T)] for z in tokens]
     np.testing.assert_array_equal(s, expected)
     assert sum(map(len, prefixes.distinct_rows(tokens))) == sum(lengths)
@@ -54,7 +54,7 @@ def test_arrays_that_only_begin_alike_are_not_taken_for_prefixes(rng):
     tokens = as_tokens([trace[:3, :3], trace.T[:3, :3], trace[::2, :3], trace[:2, :3]])
     assert tokens.beginnings.tolist() == [0, 1, 2, 0]
     pairs = np.stack(np.triu_indices(3), axis=1)
-    s = Samples.of(tokens, "last").pair_sums(pairs)
+    s = Prefixes.of(tokens, "last").pair_sums(pairs)
     np.testing.assert_allclose(s, [(z.T @ z)[tuple(pairs.T)] for z in tokens], rtol=1e-13)
 
 
@@ -62,11 +62,11 @@ def test_small_pieces_give_the_same_sums(rng, monkeypatch):
     Z = [rng.standard_normal((n, 5)) for n in rng.integers(1, 9, 40)]
     tokens = as_tokens(Z)
     pairs = np.array([(0, 0), (1, 4), (2, 3)])
-    whole = {where: Samples.of(tokens, where).pair_sums(pairs) for where in POSITIONS}
+    whole = {where: Prefixes.of(tokens, where).pair_sums(pairs) for where in POSITIONS}
     monkeypatch.setattr(prefixes, "_SUMS_AT_ONCE", 1)
     monkeypatch.setattr(prefixes, "_TOKENS_AT_ONCE", 60)
     for where, sums in whole.items():
-        np.testing.assert_array_equal(Samples.of(tokens, where).pair_sums(pairs), sums)
+        np.testing.assert_array_equal(Prefixes.of(tokens, where).pair_sums(pairs), sums)
 
 
 def test_blocks_a_few_at_a_time_give_the_same_bits(rng, monkeypatch):
@@ -101,7 +101,7 @@ def test_one_group_is_told_as_from_all_samples_together(lengths, form, positions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_groups, "_SAMPLES_AT_ONCE", at_once)
         told = query_groups.in_one_group(tokens, positions, queries)
-    groups, _ = query_groups.groups_of_samples(Samples.of(tokens, positions), queries)
+    groups, _ = query_groups.groups_of_samples(Prefixes.of(tokens, positions), queries)
     assert told == (len(groups) == 1)
 
 

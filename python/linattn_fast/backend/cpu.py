@@ -1,4 +1,7 @@
-"""The compiled CPU backend: C++ kernels behind the interface of :class:`Backend`."""
+"""The compiled CPU backend: C++ kernels behind the interface of :class:`Backend`.
+
+Below it, the normal equations in compiled code: :class:`NormalOperator` over packed samples.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,14 @@ from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import summand_sizes
-from ..features.features import Features, head_coefficients
+from ..features.accumulation import Accumulation, summand_sizes
+from ..features.features import head_coefficients
+from ..features.samples import Samples
 from ..system.progress import Progress
 from ..system.threads import get_num_threads, unknown_blas
-from .cpu_normal import CpuNormalOperator
-from .interface import (
-    BatchMoments,
-    Precision,
-    Roundings,
-    divergence_error,
-    require_finite_outputs,
-    sizes_of,
-)
+from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
+from .normal_operator import Gradient, KroneckerFactors, NormalProduct
+from .totals import Totals
 
 # Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
 # twenty times more than one reading of the tokens, they are read once before, so that NaN is
@@ -67,41 +65,33 @@ class CpuBackend:
     """Moments and layers in compiled code, on all threads, with the GIL released."""
 
     name = "cpu"
-    underflow = False
-    magnitudes: Floats | None = None
-
-    def __init__(self) -> None:
-        self._roundings = Roundings(0, 0)
+    on_device = False
 
     def moments(
         self,
-        tokens: Tokens,
-        targets: Tokens | None,
-        weights: Floats | None,
-        positions: Positions = "last",
+        samples: Samples,
         precision: Precision = "float64",
         *,
-        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
-    ) -> BatchMoments:
-        """See :meth:`Backend.moments`."""
+    ) -> Totals:
+        """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
-        chosen = Features(tokens.d) if features is None else features
-        size = math.prod(compact.shape(chosen, positions)) if with_gram else 0
-        samples = tokens.n_rows if positions == "causal" else len(tokens)
-        if samples * size > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
+        tokens, targets, chosen = samples.tokens, samples.targets, samples.features
+        shape = compact.shape(chosen, samples.positions) if with_gram else (0,)
+        work = samples.n_columns * math.prod(shape)
+        if work > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
             bad = core.first_non_finite(tokens.storage, tokens.offsets, threads)
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy, sizes, roundings, self.underflow = core.accumulate(
+            gram, cross, energy, sizes, (wide, narrow), underflow = core.accumulate(
                 tokens.storage,
                 tokens.offsets,
                 None if targets is None else targets.storage,
                 None if targets is None else targets.offsets,
-                weights,
-                positions,
+                samples.weights,
+                samples.positions,
                 precision,
                 None if chosen.everything else chosen.pair_numbers,
                 None if chosen.everything else chosen.queries,
@@ -114,35 +104,33 @@ class CpuBackend:
         # S was finite, so what is not finite now has overflowed.
         for total in (gram, cross, energy, sizes):
             if total.size and core.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
-                raise non_finite_error(tokens, others=sizes_of(targets, weights))
-        if with_gram:
-            gram = gram.reshape(compact.shape(chosen, positions))
-        self._roundings = Roundings(*roundings)
-        self.magnitudes = sizes if with_gram and not chosen.everything else None
-        return BatchMoments(gram, cross, energy)
-
-    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`: csrc/core/moments.cpp counts them where they happen."""
-        return self._roundings
+                raise non_finite_error(tokens, others=sizes_of(samples))
+        return Totals(
+            gram.reshape(shape),
+            cross,
+            energy,
+            n_samples=samples.n_samples,
+            total_weight=samples.total_weight,
+            accumulation=Accumulation(
+                wide, narrow, samples.longest, underflow, samples.largest_weight
+            ),
+            magnitudes=sizes if with_gram and not chosen.everything else None,
+            scalar_targets=samples.scalar_targets,
+        )
 
     summand_sizes = staticmethod(summand_sizes)
 
     def path(self, precision: Precision) -> str:
-        """See :meth:`Backend.path`."""
+        """See :meth:`Backend.path`: there is one way."""
         return ""
 
-    def normal_operator(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-        *,
-        keep: bool,
-    ) -> CpuNormalOperator:
+    def memory(self) -> int | None:
+        """See :meth:`Backend.memory`: that of the host."""
+        return None
+
+    def normal_operator(self, samples: Samples, *, keep: bool) -> CpuNormalOperator:
         """See :meth:`Backend.normal_operator`."""
-        return CpuNormalOperator(tokens, targets, weights, positions, features, keep=keep)
+        return CpuNormalOperator(samples, keep=keep)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""
@@ -184,3 +172,65 @@ class CpuBackend:
         if not np.isfinite(Z).all():
             raise divergence_error()
         return Z
+
+
+class CpuNormalOperator:
+    """Passes over blocks of samples, on all threads, with the GIL released.
+
+    Parameters
+    ----------
+    samples
+        A checked batch with targets, which must not change while this object is in use.
+    keep
+        Hold on to the packed samples after the first pass; else every pass makes them from the
+        tokens.
+    """
+
+    def __init__(self, samples: Samples, *, keep: bool) -> None:
+        tokens, targets, chosen = samples.tokens, samples.targets, samples.features
+        assert targets is not None
+        self.features = chosen
+        self.d_out = samples.d_out
+        self.n_samples = samples.n_samples
+        self.total_weight = samples.total_weight
+        self._tokens = tokens
+        self._equations = core.NormalEquations(
+            tokens.storage,
+            tokens.offsets,
+            targets.storage,
+            targets.offsets,
+            samples.weights,
+            samples.positions,
+            None if chosen.everything else chosen.pair_numbers,
+            None if chosen.everything else chosen.queries,
+            keep,
+        )
+
+    def _finite(self, *arrays: Floats) -> tuple[Floats, ...]:
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise non_finite_error(self._tokens)
+        return arrays
+
+    def kronecker_factors(self) -> KroneckerFactors:
+        """See :meth:`NormalOperator.kronecker_factors`."""
+        try:
+            sums = self._equations.kronecker_factors(get_num_threads())
+        except core.NonFiniteError:
+            raise non_finite_error(self._tokens) from None
+        return KroneckerFactors(*self._finite(*sums))
+
+    def normal(self, C: Floats) -> NormalProduct:
+        """See :meth:`NormalOperator.normal`."""
+        try:
+            sums = self._equations.normal(C, get_num_threads())
+        except core.NonFiniteError:
+            raise non_finite_error(self._tokens) from None
+        return NormalProduct(*self._finite(*sums))
+
+    def gradient(self, C: Floats) -> Gradient:
+        """See :meth:`NormalOperator.gradient`."""
+        try:
+            sums = self._equations.gradient(C, get_num_threads())
+        except core.NonFiniteError:
+            raise non_finite_error(self._tokens) from None
+        return Gradient(*self._finite(*sums))

@@ -6,19 +6,20 @@ specification; every other one is tested against it.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Positions
 from ..data.non_finite import largest_size, non_finite_error
 from ..data.tokens import Tokens
-from ..features.features import Features
+from ..features.samples import Samples
 from ..system.progress import Progress
 from .normal_operator import NormalOperator
+from .totals import Totals
 
 Precision: TypeAlias = Literal["float64", "mixed"]
 PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
-"""Of the products inside a block of samples; "mixed" has float32 products and float64 totals."""
+"""Precisions of the products inside a block; "mixed" has float32 products and float64 totals."""
 
 
 def as_precision(precision: object) -> Precision:
@@ -29,63 +30,25 @@ def as_precision(precision: object) -> Precision:
     raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
-class Roundings(NamedTuple):
-    """Roundings that a summand of the Gram goes through after S and z are at hand, at most.
-
-    Its products are counted, and the additions that it passes.
-    """
-
-    wide: int
-    """In float64."""
-    narrow: int
-    """In float32: 0 but in mixed precision."""
-
-
-class BatchMoments(NamedTuple):
-    """Sums over a batch of samples with weights w, see :mod:`linattn_fast.moments.moments`."""
-
-    gram: Floats
-    """The compact Gram (:mod:`linattn_fast.features.compact`); empty when it was not wanted."""
-    cross: Floats
-    """(d_out, n_queries, n_pairs): sum w y_a z_l s_u."""
-    energy: Floats
-    """(d_out,): sum w y_a^2."""
-
-
 class Backend(Protocol):
     """What a backend computes. Arguments are checked; results that are not finite raise."""
 
     name: str
-    underflow: bool
-    """Whether, in the last call of ``moments``, something was rounded below the smallest normal
-    number, where errors are no longer relative; true where that cannot be excluded. It is about
-    the Gram and ``magnitudes``."""
-    magnitudes: Floats | None
-    """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), of the last call of ``moments`` with a Gram of
-    chosen features, formed with as many roundings; None with all features, whose Gram has it."""
+    on_device: bool
+    """Whether results are arrays on a CUDA device."""
 
     def moments(
         self,
-        tokens: Tokens,
-        targets: Tokens | None,
-        weights: Floats | None,
-        positions: Positions = "last",
+        samples: Samples,
         precision: Precision = "float64",
         *,
-        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
-    ) -> BatchMoments:
-        """Sum the moments of a batch; targets have one row a query, None means d_out = 0."""
+    ) -> Totals:
+        """Sum the moments of a batch, and count how they were rounded."""
         ...
 
-    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """Bound the roundings of the sum over so many samples, of the last call of ``moments``."""
-        ...
-
-    def summand_sizes(
-        self, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-    ) -> Floats:
+    def summand_sizes(self, samples: Samples) -> Floats:
         """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), without the Gram.
 
         No watch is kept over underflow: these sizes scale features, and prove nothing.
@@ -96,16 +59,11 @@ class Backend(Protocol):
         """How the Gram is formed, where there is more than one way; else empty."""
         ...
 
-    def normal_operator(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-        *,
-        keep: bool,
-    ) -> NormalOperator:
+    def memory(self) -> int | None:
+        """Bytes of memory that results may take; None for that of the host."""
+        ...
+
+    def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """Make the normal equations of a batch; ``keep`` its samples, if memory is no concern."""
         ...
 
@@ -124,9 +82,9 @@ class Backend(Protocol):
         ...
 
 
-def sizes_of(targets: Tokens | None, weights: Floats | None) -> dict[str, float]:
+def sizes_of(samples: Samples) -> dict[str, float]:
     """Sizes of what is multiplied with the features, for messages."""
-    given = {"y": targets, "sample_weight": weights}
+    given = {"y": samples.targets, "sample_weight": samples.weights}
     return {name: largest_size(what) for name, what in given.items() if what is not None}
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats
 from ..data.non_finite import non_finite_error
-from ..data.tokens import Tokens, total_weight
 from ..features.features import Features
+from ..features.samples import Samples
 
 
 class KroneckerFactors(NamedTuple):
@@ -95,28 +95,21 @@ class NumpyNormalOperator:
 
     Parameters
     ----------
-    tokens, targets, weights, positions, features
-        A checked batch, as the backends take it.
+    samples
+        A checked batch with targets.
     """
 
-    def __init__(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-    ) -> None:
-        self.features = features
-        self.d_out = targets.d
-        self._tokens = tokens
+    def __init__(self, samples: Samples) -> None:
+        assert samples.targets is not None
+        self.features = samples.features
+        self.d_out = samples.d_out
+        self.n_samples = samples.n_samples
+        self.total_weight = samples.total_weight
+        self._tokens = samples.tokens
         with np.errstate(over="ignore", invalid="ignore"):
-            self._s, self._z = features.samples(tokens, positions)
-        w = np.ones(len(tokens)) if weights is None else weights
-        self._w = w if positions == "last" else np.repeat(w, tokens.lengths)
-        self._y = targets.rows().astype(np.float64)
-        self.n_samples = len(self._w)
-        self.total_weight = total_weight(tokens, weights, positions)
+            self._s, self._z = samples.rows()
+        self._w = samples.weight_of_each()
+        self._y = samples.targets.rows().astype(np.float64)
 
     def _finite(self, array: Floats) -> Floats:
         if not np.isfinite(array).all():

@@ -13,33 +13,27 @@ from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import summand_sizes
-from ..features.features import Features
+from ..features.accumulation import Accumulation, summand_sizes
+from ..features.samples import Samples
 from ..system.progress import Progress
-from .interface import (
-    BatchMoments,
-    Precision,
-    Roundings,
-    divergence_error,
-    require_finite_outputs,
-    sizes_of,
-)
+from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import NumpyNormalOperator
+from .totals import Totals
 
-Layer: TypeAlias = Callable[[Floats, Floats], Floats]
-"""S (d, d) and queries (n, d) to outputs (n, d_out)."""
+Answer: TypeAlias = Callable[[Floats, Floats], Floats]
+"""From S (d, d) and queries (n, d) to outputs (n, d_out)."""
 
 _SEQUENCES_AT_ONCE = 256
+"""Sequences whose samples are written out together."""
 
 
-def _parts(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
+def _parts(samples: Samples) -> Iterator[Samples]:
     """Cut the batch so that no intermediate grows with the number of sequences."""
-    for start in range(0, len(tokens), _SEQUENCES_AT_ONCE):
-        stop = min(start + _SEQUENCES_AT_ONCE, len(tokens))
-        yield slice(start, stop), Tokens(tuple(tokens.sequence(i) for i in range(start, stop)))
+    for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
+        yield samples.part(first, min(first + _SEQUENCES_AT_ONCE, samples.n_sequences))
 
 
-def _answers(layer: Layer, sequence: Floats, positions: Positions) -> Floats:
+def _answers(layer: Answer, sequence: Floats, positions: Positions) -> Floats:
     """Answer the queries of one sequence (n, d): (1, d_out) for "last", else (n, d_out)."""
     if positions == "last":
         return layer(sequence.T @ sequence, sequence[-1:])
@@ -49,7 +43,7 @@ def _answers(layer: Layer, sequence: Floats, positions: Positions) -> Floats:
     return np.concatenate([layer(z.T @ z, z[-1:]) for z in prefixes])
 
 
-def _evaluate(layer: Layer, tokens: Tokens, positions: Positions) -> Floats:
+def _evaluate(layer: Answer, tokens: Tokens, positions: Positions) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         return np.concatenate([_answers(layer, z.astype(np.float64), positions) for z in tokens])
 
@@ -91,36 +85,28 @@ class NumpyBackend:
     """Moments and layers in numpy alone."""
 
     name = "numpy"
-    underflow = False
-    magnitudes: Floats | None = None
+    on_device = False
 
     def moments(
         self,
-        tokens: Tokens,
-        targets: Tokens | None,
-        weights: Floats | None,
-        positions: Positions = "last",
+        samples: Samples,
         precision: Precision = "float64",
         *,
-        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
-    ) -> BatchMoments:
+    ) -> Totals:
         """Sum w s_u s_v z_l z_m, w y_a z_l s_u and w y_a^2 over the samples."""
-        chosen = Features(tokens.d) if features is None else features
+        chosen, n = samples.features, samples.n_samples
         l, m = np.triu_indices(chosen.n_queries)
         u, v = np.triu_indices(chosen.n_pairs)
-        d_out = 0 if targets is None else targets.d
         gram = np.zeros((len(u) if with_gram else 0, len(l)))
-        cross = np.zeros((d_out, chosen.n_queries, chosen.n_pairs))
-        energy = np.zeros(d_out)
-        done = 0
-        self.underflow = precision == "mixed" or may_underflow(_smallest(tokens), weights)
+        cross = np.zeros((samples.d_out, chosen.n_queries, chosen.n_pairs))
+        energy = np.zeros(samples.d_out)
+        done, magnitudes = 0, None
         with np.errstate(over="ignore", invalid="ignore"):
-            for sequences, part in _parts(tokens):
-                s, z = chosen.samples(part, positions)  # (K, n_pairs), (K, n_queries)
-                w = np.ones(len(part)) if weights is None else weights[sequences]
-                w = w if positions == "last" else np.repeat(w, part.lengths)  # (K,)
+            for part in _parts(samples):
+                s, z = part.rows()  # (K, n_pairs), (K, n_queries)
+                w = part.weight_of_each()  # (K,)
                 if with_gram:
                     left, left_scale = narrowed(s, precision)
                     right, right_scale = narrowed(w[:, None] * z[:, l] * z[:, m], precision)
@@ -128,47 +114,52 @@ class NumpyBackend:
                     if left_scale is not None:
                         products = (left_scale[u] * left_scale[v])[:, None] * products * right_scale
                     gram += products
-                if targets is not None:
-                    indices = range(sequences.start, sequences.stop)
-                    y = np.concatenate([targets.sequence(i) for i in indices]).astype(np.float64)
+                if part.targets is not None:
+                    y = part.targets.rows().astype(np.float64)
                     cross += np.einsum("k,ka,kl,ku->alu", w, y, z, s, optimize=True)
                     energy += w @ y**2
                 done += len(s)
                 if progress is not None:
                     progress(done)
-            self.magnitudes = None
             if with_gram and not chosen.everything:
-                self.magnitudes = summand_sizes(tokens, weights, positions, chosen)
-        totals = [gram, cross, energy, *([] if self.magnitudes is None else [self.magnitudes])]
+                magnitudes = summand_sizes(samples)
+        totals = [gram, cross, energy, *([] if magnitudes is None else [magnitudes])]
         if not all(np.isfinite(total).all() for total in totals):
-            raise non_finite_error(tokens, others=sizes_of(targets, weights))
-        if compact.is_triples(chosen, positions) and with_gram:
+            raise non_finite_error(samples.tokens, others=sizes_of(samples))
+        if compact.is_triples(chosen, samples.positions) and with_gram:
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
             gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
-        return BatchMoments(gram if with_gram else gram[:0], cross, energy)
-
-    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`: BLAS may sum in any order, and parts are added up."""
-        return Roundings(n_samples + 8, n_samples + 7 if precision == "mixed" else 0)
+        mixed = precision == "mixed"
+        return Totals(
+            gram if with_gram else gram[:0],
+            cross,
+            energy,
+            n_samples=n,
+            total_weight=samples.total_weight,
+            accumulation=Accumulation(
+                n + 8,  # BLAS may sum in any order, and parts are added up
+                n + 7 if mixed else 0,
+                samples.longest,
+                mixed or may_underflow(_smallest(samples.tokens), samples.weights),
+                samples.largest_weight,
+            ),
+            magnitudes=magnitudes,
+            scalar_targets=samples.scalar_targets,
+        )
 
     summand_sizes = staticmethod(summand_sizes)
 
     def path(self, precision: Precision) -> str:
-        """See :meth:`Backend.path`."""
+        """See :meth:`Backend.path`: there is one way."""
         return ""
 
-    def normal_operator(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-        *,
-        keep: bool,  # the samples are always written out here
-    ) -> NumpyNormalOperator:
-        """See :meth:`Backend.normal_operator`."""
-        return NumpyNormalOperator(tokens, targets, weights, positions, features)
+    def memory(self) -> int | None:
+        """See :meth:`Backend.memory`: that of the host."""
+        return None
+
+    def normal_operator(self, samples: Samples, *, keep: bool) -> NumpyNormalOperator:
+        """See :meth:`Backend.normal_operator`: the samples are always written out here."""
+        return NumpyNormalOperator(samples)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y = sum_h V_h S Q_h z."""

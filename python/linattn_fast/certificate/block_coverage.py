@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.types import Floats, Positions
-from ..data.non_finite import non_finite_error
-from ..data.prefixes import Numbers, Samples
+from ..data.non_finite import may_underflow, non_finite_error
+from ..data.prefixes import Numbers, Prefixes
 from ..data.tokens import Tokens
 from ..exact.exact_rank import BUDGET, ModularRange, modular_range
 from ..features.features import Features
 from ..features.left_out import Mask, nonzero_sums, sums_are_exact
+from ..features.samples import Samples
 from ..solvers.blocks.partition import Partition, QueryBlock
 from .coverage import Coverage
-from .leverage import BATCH_BYTES, LeverageBound, bound_from_data, may_underflow, whitener_of
+from .leverage import BATCH_BYTES, LeverageBound, bound_from_data, whitener_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class _Touched:
     known: _KnownBlock
     rows: Numbers
     """Which queries touch the block, among those looked at."""
-    samples: Samples
+    samples: Prefixes
     h: Floats
     """(rows, p_b)."""
     g: Floats
@@ -68,7 +69,7 @@ class _KnownBlock:
     bound: LeverageBound | None
     """A bound on leverages, where the range is the exact one."""
 
-    def contains(self, samples: Samples) -> Mask:
+    def contains(self, samples: Prefixes) -> Mask:
         """Which samples are in the range, (M,), as far as exact arithmetic is at hand."""
         if self.full or self.exact is None:
             return np.ones(len(samples), dtype=bool)
@@ -100,11 +101,11 @@ class BlockCoverage:
     @cached_property
     def _exact_sums(self) -> bool:
         """Whether S of the data is formed without rounding, so that zeros in it are zeros."""
-        return sums_are_exact(self.partition.samples.tokens)
+        return sums_are_exact(self.partition.prefixes.tokens)
 
     @cached_property
     def _underflow(self) -> bool:
-        return bool(may_underflow(self.partition.samples.tokens).any())
+        return bool(may_underflow(self.partition.prefixes.tokens).any())
 
     @cached_property
     def _most(self) -> float:
@@ -121,7 +122,7 @@ class BlockCoverage:
 
     def _find(self, found: BlockRange) -> _KnownBlock:
         features, rank = self.features, found.coverage.factor.rank
-        samples = self.partition.samples.take(found.block.rows)
+        samples = self.partition.prefixes.take(found.block.rows)
         bound = None if self._underflow else self._bound(found, samples)
         all_seen = len(found.columns) == features.n_pairs * len(found.block.queries)
         if bound is not None and rank == len(found.columns) and (all_seen or self._exact_sums):
@@ -131,13 +132,12 @@ class BlockCoverage:
             features.pairs[self.partition.pairs],
             features.queries[found.block.queries],
         )
-        exact = modular_range(
-            _as_sequences(samples), None, "last", chosen, budget=BUDGET / len(self.blocks)
-        )
+        sequences = Samples(_as_sequences(samples), None, None, "last", chosen)
+        exact = modular_range(sequences, budget=BUDGET / len(self.blocks))
         same = exact is not None and exact.rank == rank
         return _KnownBlock(exact, False, bound if same else None)
 
-    def _bound(self, found: BlockRange, samples: Samples) -> LeverageBound | None:
+    def _bound(self, found: BlockRange, samples: Prefixes) -> LeverageBound | None:
         s, root, z = self._parts_of(samples)
         rows = np.arange(len(samples))
         h, g = self._features_of(found, rows, s, root, z)
@@ -147,7 +147,7 @@ class BlockCoverage:
         return bound_from_data(
             whitener_of(found.coverage.factor),
             lambda: [(h, g, shares)],
-            len(self.partition.samples),
+            len(self.partition.prefixes),
             int(samples.lengths.max()),
         )
 
@@ -209,7 +209,7 @@ class BlockCoverage:
 
         ``unseen`` is said of queries with a feature that no sample has.
         """
-        samples = Samples.of(tokens.put(np.zeros(0)), positions)
+        samples = Prefixes.of(tokens.put(np.zeros(0)), positions)
         exact = sums_are_exact(samples.tokens)
         answers = np.full(len(samples), start)
         step = max(1, BATCH_BYTES // (16 * (self.features.n_pairs + self.features.d)))
@@ -233,7 +233,7 @@ class BlockCoverage:
             answers[where] = here
         return answers
 
-    def _parts_of(self, samples: Samples) -> tuple[Floats, Floats, Floats]:
+    def _parts_of(self, samples: Prefixes) -> tuple[Floats, Floats, Floats]:
         """S of the chosen pairs (M, n_pairs), sqrt(S_jj) (M, d), and the queries z of samples."""
         pairs, d = self.features.pairs, self.features.d
         squares = np.stack([np.arange(d), np.arange(d)], axis=1)
@@ -296,7 +296,7 @@ class BlockCoverage:
         return directions, values
 
 
-def _as_sequences(samples: Samples) -> Tokens:
+def _as_sequences(samples: Prefixes) -> Tokens:
     """Samples as sequences that end with their query; S does not depend on the order."""
     sequences = []
     for i, n, t in zip(samples.sequences, samples.lengths, samples.queries, strict=True):

@@ -8,44 +8,51 @@ determined when every block is and no feature is missing.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 
 from ..arrays.floating_point import gamma
-from ..arrays.types import Floats, Positions
-from ..data.tokens import Tokens, total_weight
+from ..data.tokens import Tokens
 from ..exact.exact_rank import BUDGET, ExactRank, counting, exact_rank, unseen_features
 from ..exact.modular_features import ModularData
 from ..exact.sample_counts import absent_features
 from ..features.compact import compact_bytes
 from ..features.features import Features
+from ..features.samples import Samples
+from ..linalg.factors import SpectralFactor
 from ..linalg.lanczos import extreme_eigenvalues
 from ..moments.moments import Moments
+from ..problem.in_memory import InMemory
 from ..solvers.blocks.partition import Partition, QueryBlock
-from ..system.machine import in_words
+from ..solvers.blocks.solve import FactorisedBlock, SolvedBlocks
+from ..solvers.solved import Solved, Task
+from ..system.machine import in_words, usable_memory
 from .block_coverage import BlockCoverage, BlockRange
 from .certificate import Certificate, Verdict
 from .certifying import judge
+from .coverage import Coverage
 from .lower_bound import Proof, prove, rounded_down
 from .source import Source
 
 _NOT_TRIED = Proof(0.0, "a block is short of rank")
 
 
-def certificate_of_blocks(
-    partition: Partition,
-    ranges: list[BlockRange],
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-    backend: str,
-    limit: int,
-) -> Certificate:
-    """Certificate from the range of each block; a proof may use ``limit`` bytes."""
+def certify_blocks(task: Task, solved: Solved) -> Certificate:
+    """Certificate of a fit in blocks."""
+    assert solved.blocks is not None
+    assert isinstance(solved.problem, InMemory)
+    limit = usable_memory() if task.memory_limit is None else task.memory_limit
+    return certificate_of_blocks(solved.blocks, solved.problem, limit)
+
+
+def certificate_of_blocks(blocks: SolvedBlocks, problem: InMemory, limit: int) -> Certificate:
+    """Certificate from the factorisation of each block; a proof may use ``limit`` bytes."""
+    partition, samples = blocks.partition, problem.samples
+    ranges = [_range_of(each, partition.features) for each in blocks.factorised]
     features = partition.features
     p = features.count
     rank = sum(block.coverage.factor.rank for block in ranges)
-    largest_weight = 1.0 if weights is None else float(weights.max())
     smallest, condition, bound = 0.0, float("inf"), 0.0
     if rank == p:
         extremes = [extreme_eigenvalues(block.coverage.factor) for block in ranges]
@@ -53,16 +60,15 @@ def certificate_of_blocks(
         if smallest > 0:
             condition = max(high for _, high in extremes) / smallest
         proofs = [
-            _prove(partition, each.block, low, tokens, weights, positions, backend, limit)
+            _prove(partition, each.block, low, problem, limit)
             for each, (low, _) in zip(ranges, extremes, strict=True)
         ]
         worst = min(range(len(ranges)), key=lambda i: proofs[i].bound)
         bound = proofs[worst].bound
-        data = _data_of(partition, ranges[worst].block, tokens, weights, positions)
+        data = ModularData.of(_samples_of(partition, ranges[worst].block, samples))
         judged = _judged(partition, ranges[worst], proofs[worst], data, BUDGET)
     else:
-        data = ModularData.of(tokens, weights, positions, features)
-        judged = _short(partition, ranges, data, tokens, weights)
+        judged = _short(partition, ranges, problem)
     return Certificate(
         lambda_min=smallest,
         condition=condition,
@@ -70,23 +76,30 @@ def certificate_of_blocks(
         verdict=judged[0],
         rank=rank,
         dimension=p,
-        n_samples=len(partition.samples),
+        n_samples=len(partition.prefixes),
         evidence=judged[1],
         features=features,
-        positions=positions,
-        noise_samples=partition.total_weight / largest_weight,
+        positions=samples.positions,
+        noise_samples=partition.total_weight / samples.largest_weight,
         source=Source(features, None, blocks=BlockCoverage(ranges, partition)),
     )
 
 
+def _range_of(found: FactorisedBlock, features: Features) -> BlockRange:
+    """The range of one block of Lambda, without the basis that is only for solving."""
+    factor = found.factor
+    if isinstance(factor, SpectralFactor):
+        factor = replace(
+            factor, vectors=np.ascontiguousarray(factor.vectors), lift=None, ridge=None
+        )
+    return BlockRange(found.block, found.columns, Coverage(factor, found.diagonal, features))
+
+
 def _short(
-    partition: Partition,
-    ranges: list[BlockRange],
-    data: ModularData,
-    tokens: Tokens,
-    weights: Floats | None,
+    partition: Partition, ranges: list[BlockRange], problem: InMemory
 ) -> tuple[Verdict, str]:
     """Judge data that is numerically short of rank: is it proved of the whole, or of a block?"""
+    data, samples = problem.modular, problem.samples
     p = data.features.count
     absent, exactly = absent_features(data, BUDGET)
     if absent:
@@ -94,7 +107,7 @@ def _short(
     # No feature is absent, so that every query has a block
     doubtful = []
     for each in ranges:
-        own_data = _data_of(partition, each.block, tokens, weights, data.positions)
+        own_data = ModularData.of(_samples_of(partition, each.block, samples))
         if each.coverage.factor.rank < own_data.features.count:
             doubtful.append((each, own_data))
     said: tuple[Verdict, str] = ("undecided", "squares of features underflow; nothing is proved")
@@ -126,59 +139,37 @@ def _judged(
     )
 
 
-def _data_of(
-    partition: Partition,
-    block: QueryBlock,
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-) -> ModularData:
-    """The sequences that query a block, and its features.
+def _samples_of(partition: Partition, block: QueryBlock, samples: Samples) -> Samples:
+    """The sequences that query a block, with its features.
 
     Other queries of these sequences add zeros, since they have none of its coordinates.
     """
-    some, own = _sequences_of(partition, block, tokens, weights)
     whole = partition.features
     features = Features(whole.d, whole.pairs, whole.queries[block.queries])
-    return ModularData.of(some, own, positions, features)
-
-
-def _sequences_of(
-    partition: Partition, block: QueryBlock, tokens: Tokens, weights: Floats | None
-) -> tuple[Tokens, Floats | None]:
-    """Sequences that query a block, and their weights."""
-    rows = np.unique(partition.samples.sequences[block.rows])
-    some = Tokens(tuple(tokens.sequence(int(i)) for i in rows))
-    return some, None if weights is None else weights[rows]
+    rows = np.unique(partition.prefixes.sequences[block.rows])
+    tokens = Tokens(tuple(samples.tokens.sequence(int(i)) for i in rows))
+    weights = None if samples.weights is None else samples.weights[rows]
+    return Samples(tokens, None, weights, samples.positions, features)
 
 
 def _prove(
-    partition: Partition,
-    block: QueryBlock,
-    estimate: float,
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-    backend: str,
-    limit: int,
+    partition: Partition, block: QueryBlock, estimate: float, problem: InMemory, limit: int
 ) -> Proof:
     """Prove a bound on lambda_min of one block, in which no feature is missing.
 
     From moments of the sequences that query it: with the features of the block alone, other queries
     of theirs add zeros. Zeros between blocks are zeros of the tokens themselves, with no rounding.
     """
-    whole = partition.features
-    features = Features(whole.d, whole.pairs, whole.queries[block.queries])
-    needed = 2 * compact_bytes(features, 0, positions) + 16 * features.count**2
+    some = _samples_of(partition, block, problem.samples)
+    features = some.features
+    needed = 2 * compact_bytes(features, 0, some.positions) + 16 * features.count**2
     if needed > limit:
         return Proof(0.0, f"the proof needs {in_words(needed)} of memory")
-    some, own = _sequences_of(partition, block, tokens, weights)
-    moments = Moments(whole.d, 0, positions=positions, features=features, backend=backend)
-    moments.add_checked(some, None, own, None)
-    weight, all_weight = total_weight(some, own, positions), partition.total_weight
+    moments = Moments.of(some, problem.engine, "float64")
+    weight, all_weight = some.total_weight, partition.total_weight
     proof = prove(moments, estimate * all_weight / weight)
     # Both weights are sums that were rounded
-    error = gamma(len(partition.samples) + 2)
+    error = gamma(len(partition.prefixes) + 2)
     share = weight / all_weight * (1 - 4 * error) if error < 0.1 else 0.0
     if share < sys.float_info.min:  # its error is not relative
         share = 0.0

@@ -7,22 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.types import Floats, Positions
-from ..data.tokens import Tokens, total_weight
+from ..arrays.types import Positions
 from ..exact.exact_rank import ExactRank, counting, exact_rank, unseen_features
 from ..exact.modular_features import ModularData, Reading
 from ..features.features import Features
+from ..features.samples import Samples
 from ..linalg.factors import Choice, Factorisation, SpectralFactor, algebra_of
 from ..linalg.lanczos import extreme_eigenvalues
-from ..linalg.orthogonal import solve_on_data
-from ..moments.cancellation import feature_sizes, summand_sizes
+from ..moments.cancellation import summand_sizes
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.moments import Moments
-from ..solvers.memory import estimate_memory
+from ..problem.interface import Problem
+from ..solvers.costs import estimate_memory
+from ..solvers.orthogonal import solve_on_data
+from ..solvers.solved import Solved, Task
 from ..system.machine import in_words, require_memory
 from .certificate import Certificate, Verdict
 from .lower_bound import Proof, prove
-from .source import Data, Source
+from .source import Source
 
 
 def judge(
@@ -97,20 +99,15 @@ def certificate_by_counting(
     )
 
 
-def counted_on_data(
-    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-) -> Certificate:
-    """The same, from the data."""
-    n = tokens.n_samples(positions)
-    noise_samples = float(n)
-    if weights is not None:
-        noise_samples = total_weight(tokens, weights, positions) / float(weights.max())
-    source = Source(features, None, (tokens, weights, positions))
-    counted = certificate_by_counting(n, positions, noise_samples, source)
+def counted_on_data(samples: Samples) -> Certificate:
+    """Certificate of fewer samples than features that are at hand."""
+    n, weights, p = samples.n_samples, samples.weights, samples.features.count
+    source = Source(samples.features, None, samples)
+    counted = certificate_by_counting(n, samples.positions, samples.noise_samples, source)
     if weights is None or (weights > 0).all():
         return counted
-    count = int(total_weight(tokens, (weights > 0).astype(np.float64), positions))
-    said = counting(count, features.count, f"{count} of {n} samples have positive weight, which")
+    count = int((samples.weight_of_each() > 0).sum())
+    said = counting(count, p, f"{count} of {n} samples have positive weight, which")
     return replace(counted, rank=count, evidence=said)
 
 
@@ -118,10 +115,9 @@ def certificate_from(
     moments: Moments,
     factor: Factorisation | None = None,
     *,
-    read: Callable[[], Reading] | None = None,
-    spectrum: bool = False,
-    data: Data | None = None,
+    samples: Samples | None = None,
     modular: ModularData | None = None,
+    spectrum: bool = False,
 ) -> Certificate:
     """Certificate of accumulated moments.
 
@@ -131,14 +127,12 @@ def certificate_from(
         At least one sample.
     factor
         A factorisation of Lambda, if a fit has made one already.
-    read
-        Reads the data, which is asked where the moments prove nothing; as often as need be.
-    spectrum
-        Compute all eigenvalues, too.
-    data
+    samples
         What the moments are of, where it is at hand: for questions about single inputs.
     modular
-        It modulo primes, where something may have been found out before.
+        The data modulo primes, where it can be read: asked where the moments prove nothing.
+    spectrum
+        Compute all eigenvalues, too.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
@@ -148,7 +142,7 @@ def certificate_from(
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments, data)
+        source = Source(moments.features, moments, samples)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
@@ -159,9 +153,7 @@ def certificate_from(
     proof = prove(moments.get(), smallest)
 
     def exact() -> ExactRank:
-        if read is None:
-            return exact_rank_of_moments(moments.get())
-        return exact_rank(modular or ModularData(read, moments.positions, moments.features))
+        return exact_rank_of_moments(moments.get()) if modular is None else exact_rank(modular)
 
     verdict, evidence = judge(factor, p, proof, exact)
     spectral = factor if isinstance(factor, SpectralFactor) else None
@@ -178,12 +170,12 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments, data, spectral),
+        source=Source(moments.features, moments, samples, spectral),
     )
 
 
 def certifying_factor(
-    moments: Moments, read: Callable[[], Reading], memory_limit: int | None
+    moments: Moments, read: Callable[[], Reading], memory_limit: int | None = None
 ) -> Factorisation | None:
     """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:
@@ -196,21 +188,8 @@ def certifying_factor(
         f"certify: {choice}; deciding it from the features of d = {moments.d}",
         memory_limit,
     )
-    weight = moments.required_weight()
-    with read() as batches:
-        return solve_on_data(
-            (
-                (tokens, np.zeros((tokens.n_samples(moments.positions), 0)), w)
-                for tokens, w in batches
-            ),
-            moments.n_samples,
-            weight,
-            moments.positions,
-            0.0,
-            feature_sizes(moments),
-            moments.features,
-            0,
-        )[1]
+    with read() as parts:
+        return solve_on_data(parts, moments, d_out=0)[1]
 
 
 def require_certificate_memory(
@@ -225,3 +204,24 @@ def require_certificate_memory(
         f"certify: the dense second moment of d = {features.d} ({in_words(8 * features.count**2)})",
         memory_limit,
     )
+
+
+def certify_factorised(task: Task, solved: Solved) -> Certificate:
+    """Certificate of a fit from the Gram, by its factorisation when that is one of Lambda."""
+    own = solved.factor if task.alpha == 0 else None
+    return _certify_problem(task, solved.problem, own)
+
+
+def certify_few(task: Task, solved: Solved) -> Certificate:
+    """Certificate of a fit from the kernel, by counting where there are few samples."""
+    if solved.n_samples < solved.problem.features.count and solved.problem.samples is not None:
+        return counted_on_data(solved.problem.samples)
+    return _certify_problem(task, solved.problem, None)
+
+
+def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
+    """Certificate of the moments of a task, with the data where that can be read."""
+    moments = task.moments()
+    if factor is None and problem.read is not None:
+        factor = certifying_factor(moments, problem.read, task.memory_limit)
+    return certificate_from(moments, factor, samples=problem.samples, modular=problem.modular)

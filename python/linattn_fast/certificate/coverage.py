@@ -39,8 +39,9 @@ from ..arrays.device import device_of, module_of, on_own_device, put, to_host
 from ..arrays.types import Array, Floats, Positions
 from ..backend.choice import get_backend
 from ..data.non_finite import non_finite_error
-from ..data.tokens import Tokens, total_weight
+from ..data.tokens import Tokens
 from ..features.features import Features
+from ..features.samples import Samples
 from ..linalg.factors import (
     EPS,
     MARGIN,
@@ -266,22 +267,20 @@ class Coverage:
         return values, self._in_units(vectors.T)
 
 
-def coverage_of_samples(
-    tokens: Tokens, weights: Floats | None, positions: Positions, chosen: Features
-) -> Coverage:
+def coverage_of_samples(samples: Samples) -> Coverage:
     """Range of the second moment of few samples, from the singular values of their features."""
-    features = chosen.of(tokens, positions)  # (N, p)
-    if weights is not None:
-        per_sample = weights if positions == "last" else np.repeat(weights, tokens.lengths)
+    tokens, chosen = samples.tokens, samples.features
+    features = chosen.of(tokens, samples.positions)  # (N, p)
+    if samples.weights is not None:
+        per_sample = samples.weight_of_each()
         features *= put(np.sqrt(per_sample / per_sample.sum())[:, None], like=features)
     else:
         features /= np.sqrt(len(features))
     n, p = features.shape
     diagonal = (features**2).sum(axis=0)
-    magnitudes = get_backend("auto", tokens).summand_sizes(tokens, weights, positions, chosen)
-    weight = total_weight(tokens, weights, positions)
-    means = put(magnitudes.reshape(-1) / weight, like=diagonal)
-    scale = power_of_two_scale(sizes(diagonal, means, int(tokens.lengths.max())))
+    magnitudes = get_backend("auto", tokens).summand_sizes(samples)
+    means = put(magnitudes.reshape(-1) / samples.total_weight, like=diagonal)
+    scale = power_of_two_scale(sizes(diagonal, means, samples.longest))
     features *= scale
     _, sigma, vectors = algebra_of(features).svd(features)
     level = max(n, p) * EPS

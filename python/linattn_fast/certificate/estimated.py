@@ -10,20 +10,20 @@ itself is formed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import LinearOperator, lobpcg
 
 from ..arrays.device import to_host
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats
 from ..backend.normal_operator import KroneckerFactors, NormalOperator
 from ..exact.exact_rank import exact_rank
-from ..exact.modular_features import ModularData, Reading
 from ..linalg.factors import EPS, MARGIN, rounding_level
 from ..linalg.lanczos import largest_eigenvalue
 from ..solvers.conjugate_gradients.whitening import Whitening, whiten
+from ..solvers.solved import Solved, Task
 from .certificate import Certificate, Verdict
 from .certifying import certificate_by_counting
 from .source import Source
@@ -76,22 +76,23 @@ def _extreme_eigenvalues(operator: NormalOperator, whitening: Whitening) -> tupl
     return float(max(values.min(), 0.0)), largest
 
 
-def estimate_certificate(
-    operator: NormalOperator,
-    factors: KroneckerFactors,
-    positions: Positions,
-    noise_samples: float,
-    source: Source,
-    read: Callable[[], Reading] | None = None,
-) -> Certificate:
-    """Certificate of an operator, from its Kronecker factors and products with it.
+def certify_passes(task: Task, solved: Solved) -> Certificate:
+    """Certificate of a fit by passes over the data, from its Kronecker factors and products.
 
-    ``read`` reads the data where it looks short of rank, for a proof of that.
+    Where the data looks short of rank and can be read here, that is proved.
     """
+    problem, passes = solved.problem, solved.passes
+    assert passes is not None
+    assert solved.kronecker is not None
+    operator = passes.operator
+    samples = problem.samples
     n, p = operator.n_samples, operator.features.count
+    source = Source(operator.features, None, samples)
     if n < p:
-        return certificate_by_counting(n, positions, noise_samples, source)
-    factors = KroneckerFactors(*map(to_host, factors))  # the iteration is SciPy's, on the host
+        counted = certificate_by_counting(n, problem.positions, passes.noise_samples, source)
+        return replace(counted, source=None if samples is None else source)
+    # The iteration is SciPy's, on the host
+    factors = KroneckerFactors(*map(to_host, solved.kronecker))
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
@@ -114,8 +115,8 @@ def estimate_certificate(
             "rounding"
         )
     exact = None
-    if read is not None and not condition * EPS * p < 1:  # short of rank, as far as can be seen
-        exact = exact_rank(ModularData(read, positions, operator.features))
+    if problem.modular is not None and not condition * EPS * p < 1:  # short of rank, it seems
+        exact = exact_rank(problem.modular)
     if exact is not None and exact.at_most < p:
         verdict, evidence = "not identifiable", exact.reason
     elif exact is not None:
@@ -132,7 +133,7 @@ def estimate_certificate(
         n_samples=n,
         evidence=evidence,
         features=operator.features,
-        positions=positions,
-        noise_samples=noise_samples,
-        source=source,
+        positions=problem.positions,
+        noise_samples=passes.noise_samples,
+        source=None if samples is None else source,
     )

@@ -31,12 +31,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.device import module_of, put, to_host
+from ..arrays.device import module_of, put
 from ..arrays.floating_point import UNIT, gamma
 from ..arrays.types import Array, Floats, Positions
-from ..data.non_finite import non_finite_error
-from ..data.tokens import Tokens, total_weight
+from ..data.non_finite import may_underflow, non_finite_error
+from ..data.tokens import Tokens
 from ..features.features import Features, pair_table, samples_of
+from ..features.samples import Samples
 from ..linalg.factors import CholeskyFactor, SpectralFactor, algebra_of, equilibrate
 from ..moments.cancellation import summand_sizes
 from ..moments.moments import Moments
@@ -48,8 +49,6 @@ Rows: TypeAlias = tuple[Floats, Floats, Floats]
 BATCH_BYTES = 64 << 20
 """Features formed at a time."""
 
-SMALLEST_TOKEN = 2.0**-340
-"""Products of three numbers from here on are rounded relative to their size: nothing underflows."""
 _LOST = 2.0**-1000
 """More than what underflow in units near one can add up to."""
 _SMALLEST = 2.0**-1070
@@ -123,21 +122,6 @@ def batches_of(features: Features, tokens: Tokens, positions: Positions) -> Iter
     step = max(1, BATCH_BYTES // per_sequence)
     for first in range(0, len(tokens), step):
         yield tokens.part(first, min(first + step, len(tokens)))
-
-
-def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:
-    """Which sequences have numbers so small that their products may underflow, (N,)."""
-    small = np.zeros(len(tokens), dtype=bool)
-    if all(_has_no_small(array) for array in tokens.arrays):
-        return small
-    for i, sequence in enumerate(tokens):
-        small[i] = not _has_no_small(sequence)
-    return small
-
-
-def _has_no_small(array: Array) -> bool:
-    xp = module_of(array)
-    return not bool(((array != 0) & (xp.abs(array) < SMALLEST_TOKEN)).any())
 
 
 def rounding(longest: int, products: int = 0) -> float:
@@ -304,19 +288,14 @@ def whitener_of(factor: CholeskyFactor | SpectralFactor) -> Floats:
     return whitener
 
 
-def rows_of_data(
-    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-) -> Iterator[Rows]:
+def rows_of_data(samples: Samples) -> Iterator[Rows]:
     """h, g and sqrt(w / W) of the samples, some at a time."""
-    weight = total_weight(tokens, weights, positions)
     first = 0
-    for part in batches_of(features, tokens, positions):
-        h, g = with_summands(features, part, positions)
-        last = first + len(part)
-        w = np.ones(len(part)) if weights is None else to_host(weights[first:last])
-        per_sample = w if positions == "last" else np.repeat(w, part.lengths)
-        yield h, g, put(np.sqrt(per_sample / weight), like=h)
-        first = last
+    for tokens in batches_of(samples.features, samples.tokens, samples.positions):
+        part = samples.part(first, first + len(tokens))
+        h, g = with_summands(samples.features, tokens, samples.positions)
+        yield h, g, put(np.sqrt(part.weight_of_each() / samples.total_weight), like=h)
+        first += len(tokens)
 
 
 def bound_from_data(

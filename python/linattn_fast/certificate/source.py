@@ -25,10 +25,12 @@ import numpy.typing as npt
 
 from ..arrays.device import device_of, module_of, on_device, put
 from ..arrays.types import Array, Floats, Positions
-from ..data.tokens import Tokens, total_weight
+from ..data.non_finite import may_underflow
+from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
 from ..features.left_out import Occurring
+from ..features.samples import Samples
 from ..linalg.factors import CholeskyFactor, SpectralFactor, factorise
 from ..moments.cancellation import feature_sizes, summand_sizes
 from ..moments.factors import rounding_steps_of
@@ -41,14 +43,11 @@ from .leverage import (
     bound_from_data,
     bound_from_gram,
     leverages_of,
-    may_underflow,
     rows_of_data,
     summands_of,
     whitener_of,
 )
 
-Data: TypeAlias = tuple[Tokens, Floats | None, Positions]
-"""Tokens, weights and positions."""
 _SHARP = 1e-7
 """Excess of a bound from the Gram up to which the data need not be read for a sharper one."""
 Membership: TypeAlias = Callable[[Tokens, Positions], npt.NDArray[np.bool_]]
@@ -69,8 +68,8 @@ class Source:
 
     features: Features
     moments: Moments | None
-    data: Data | None = None
-    """Where it is at hand; not copied."""
+    samples: Samples | None = None
+    """The data, where it is at hand; not copied."""
     factor: SpectralFactor | None = None
     """From the features themselves, where it was made already."""
     blocks: BlockCoverage | None = None
@@ -86,15 +85,13 @@ class Source:
             return self
         moments = None if self.moments is None else self.moments.get()
         factor = None if self.factor is None else self.factor.get()
-        if self.data is None:
-            return Source(self.features, moments, None, factor)
-        tokens, weights, positions = self.data
-        return Source(self.features, moments, (tokens.put(np.zeros(0)), weights, positions), factor)
+        samples = None if self.samples is None else self.samples.put(np.zeros(0))
+        return Source(self.features, moments, samples, factor)
 
     @property
     def device(self) -> int | None:
-        """Of the moments or the data; None for the host."""
-        return device_of(self.moments, *(self.data or ())[:1])
+        """The CUDA device of the moments or the data; None for the host."""
+        return device_of(self.moments, None if self.samples is None else self.samples.tokens)
 
     # ------------------------------------------------------------------------------ what is at hand
 
@@ -108,11 +105,10 @@ class Source:
 
     def _factorised(self) -> Coverage:
         if self.moments is None:
-            assert self.data is not None
-            tokens, weights, positions = self.data
-            n, p = tokens.n_samples(positions), self.features.count
+            assert self.samples is not None
+            n, p = self.samples.n_samples, self.features.count
             require_memory(24 * n * p, f"certificate: the features of {n} samples and their range")
-            return coverage_of_samples(tokens, weights, positions, self.features)
+            return coverage_of_samples(self.samples)
         diagonal = self.moments.gram_diagonal() / self.moments.required_weight()
         if self.factor is not None:
             return Coverage(self.factor, diagonal, self.features)
@@ -127,9 +123,7 @@ class Source:
     @cached_property
     def exact(self) -> ModularRange | None:
         """The exact range of the data, where that is at hand and not too much."""
-        if self.data is None:
-            return None
-        return modular_range(*self.data, self.features)
+        return None if self.samples is None else modular_range(self.samples)
 
     @cached_property
     def known(self) -> KnownRange | None:
@@ -143,13 +137,13 @@ class Source:
         if self.moments is not None:
             from_gram = bound_from_gram(self.moments, occurring.mask.reshape(-1))
         sharp = from_gram is not None and from_gram.excess <= _SHARP
-        if self.data is not None and not sharp and not may_underflow(self.data[0]).any():
-            tokens, weights, positions = self.data
+        samples = self.samples
+        if samples is not None and not sharp and not may_underflow(samples.tokens).any():
             from_data = bound_from_data(
                 whitener_of(self._numerical.factor),
-                lambda: rows_of_data(tokens, weights, positions, self.features),
-                tokens.n_samples(positions),
-                int(tokens.lengths.max()),
+                lambda: rows_of_data(samples),
+                samples.n_samples,
+                samples.longest,
             )
             if from_data is not None and from_data.rank == occurring.count:
                 return KnownRange(from_data, occurring.are_all_of)
@@ -161,9 +155,8 @@ class Source:
     @property
     def _occurring(self) -> Occurring:
         """Which features are not zero in every sample."""
-        if self.data is not None:
-            tokens, _, positions = self.data
-            return Occurring.in_data(tokens, positions, self.features)
+        if self.samples is not None:
+            return Occurring.in_data(self.samples.tokens, self.samples.positions, self.features)
         assert self.moments is not None
         moments = self.moments
         return Occurring.in_sums(
@@ -203,12 +196,11 @@ class Source:
     @property
     def _most(self) -> float:
         """W over the smallest weight: the most that the leverage of a sample can be."""
-        assert self.data is not None
-        tokens, weights, positions = self.data
+        assert self.samples is not None
+        weights = self.samples.weights
         if weights is None:
-            return float(tokens.n_samples(positions))
-        least = float(weights[weights > 0].min())
-        return total_weight(tokens, weights, positions) / least
+            return float(self.samples.n_samples)
+        return self.samples.total_weight / float(weights[weights > 0].min())
 
     def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
         """At least h' Lambda^+ h of each query, (rows,); infinite outside the range, or unknown."""
@@ -230,5 +222,5 @@ class Source:
         """Some array that is where the moments or the data are."""
         if self.moments is not None:
             return self.moments.gram_diagonal()
-        assert self.data is not None
-        return self.data[0].arrays[0]
+        assert self.samples is not None
+        return self.samples.tokens.arrays[0]

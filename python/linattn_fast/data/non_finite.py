@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from ..arrays.device import to_host
+from ..arrays.device import module_of, to_host
 from ..arrays.types import Array
 from .tokens import Tokens
+
+_SMALLEST_TOKEN = 2.0**-340
+"""Products of three numbers from here on are rounded relative to their size: nothing underflows."""
 
 
 def largest_size(batch: Tokens | Array | None) -> float:
@@ -50,3 +54,18 @@ def non_finite_error(
         f"{name}: values up to {largest:.3g}{sizes} overflow float64 in the cubic features "
         "or their products; rescale the data"
     )
+
+
+def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:
+    """Which sequences have numbers so small that their products may underflow, (N,)."""
+    small = np.zeros(len(tokens), dtype=bool)
+    if all(_has_no_small(array) for array in tokens.arrays):
+        return small
+    for i, sequence in enumerate(tokens):
+        small[i] = not _has_no_small(sequence)
+    return small
+
+
+def _has_no_small(array: Array) -> bool:
+    xp = module_of(array)
+    return not bool(((array != 0) & (xp.abs(array) < _SMALLEST_TOKEN)).any())

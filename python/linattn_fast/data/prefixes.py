@@ -74,7 +74,7 @@ def occurring_pairs(tokens: Tokens) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Prefixes:
     """Samples of a batch on the host."""
 
     tokens: Tokens
@@ -86,7 +86,7 @@ class Samples:
     """t, (M,)."""
 
     @classmethod
-    def of(cls, tokens: Tokens, positions: Positions) -> Samples:
+    def of(cls, tokens: Tokens, positions: Positions) -> Prefixes:
         """All samples of a batch, in their order."""
         lengths = tokens.lengths
         if positions == "last":
@@ -100,11 +100,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def take(self, rows: Numbers | slice) -> Samples:
+    def take(self, rows: Numbers | slice) -> Prefixes:
         """Some of them."""
-        return Samples(self.tokens, self.sequences[rows], self.lengths[rows], self.queries[rows])
+        return Prefixes(self.tokens, self.sequences[rows], self.lengths[rows], self.queries[rows])
 
-    def parts(self, rows: int) -> Iterator[tuple[slice, Samples]]:
+    def parts(self, rows: int) -> Iterator[tuple[slice, Prefixes]]:
         """So many at a time."""
         for first in range(0, len(self), rows):
             where = slice(first, min(first + rows, len(self)))

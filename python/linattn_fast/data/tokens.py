@@ -107,6 +107,13 @@ class Tokens:
             return np.array([len(sequence) for sequence in self.storage], dtype=np.int64)
         return np.full(len(self), self.storage.shape[1], dtype=np.int64)
 
+    @property
+    def longest(self) -> int:
+        """Tokens in the longest sequence."""
+        if self.offsets is None and not isinstance(self.storage, tuple):
+            return int(self.storage.shape[1])
+        return int(self.lengths.max())
+
     @cached_property
     def beginnings(self) -> npt.NDArray[np.intp]:
         """A number for each sequence, (N,), the same where they begin at one place in memory.
@@ -138,14 +145,6 @@ class Tokens:
         else:
             rows = self.storage.reshape(self.n_rows, -1)
         return rows
-
-    def with_rows(self, rows: Floats) -> Tokens:
-        """Rows (n_rows, m) as a batch of sequences of the same lengths."""
-        if isinstance(self.storage, tuple):
-            return Tokens(rows, np.concatenate([[0], np.cumsum(self.lengths)]))
-        if self.offsets is not None:
-            return Tokens(rows, self.offsets)
-        return Tokens(rows.reshape(*self.storage.shape[:2], rows.shape[1]))
 
     def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
         """Rows (n_rows, m) or (n_rows,), one a token, in the form this batch came in."""

@@ -23,9 +23,10 @@ from math import ceil, log2
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Positions
 from ..data.tokens import Tokens
 from ..features.features import Features
+from ..features.samples import Samples
 from .modular import BITS, Span, primes, product, reduced
 from .modular_features import ModularData, Units, features_modulo, sums_and_queries
 from .null_vectors import Equations
@@ -127,25 +128,18 @@ def _parts(tokens: Tokens, positions: Positions, known: ModularRange) -> list[To
     return [at_home.part(i, min(i + step, len(at_home))) for i in range(0, len(at_home), step)]
 
 
-def modular_range(
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-    features: Features,
-    *,
-    budget: float = BUDGET,
-) -> ModularRange | None:
+def modular_range(samples: Samples, *, budget: float = BUDGET) -> ModularRange | None:
     """Span of the features of samples of positive weight; None where it would cost more.
 
     ``budget`` is in multiply-adds of matrix products: a second has some 10^10 of them.
     """
-    data = ModularData.of(tokens, weights, positions, features)
+    data = ModularData.of(samples)
     if _PRIMES * (data.work() + elimination_work(data)) > budget:
         return None
     spans = _spans(data, _PRIMES)
     rank = max(span.rank for span in spans)
     best = tuple(span for span in spans if span.rank == rank)
-    return ModularRange(rank, best, features, data.units)
+    return ModularRange(rank, best, samples.features, data.units)
 
 
 def modular_rank(data: ModularData, *, budget: float) -> int | None:

@@ -25,13 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.types import Array, Floats, Positions
-from ..data.prefixes import Samples, distinct_rows
+from ..data.prefixes import Prefixes, distinct_rows
 from ..data.tokens import Tokens
 from ..features.features import Features
+from ..features.samples import Samples
 from .modular import Span, product, reduced, residues, whole_and_exponent
 
-Reading: TypeAlias = "AbstractContextManager[Iterator[tuple[Tokens, Floats | None]]]"
-"""One reading of the data: batches of tokens with their weights."""
+Reading: TypeAlias = "AbstractContextManager[Iterator[Samples]]"
+"""One reading of the data, part by part."""
 
 _SUMS_AT_ONCE = 1 << 20
 """Numbers S, or products of tokens, formed together."""
@@ -110,18 +111,16 @@ class ModularData:
     """Spans of the samples' features modulo primes, where they were found before."""
 
     @classmethod
-    def of(
-        cls, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-    ) -> ModularData:
-        """Data in memory."""
-        at_home = tokens.put(np.zeros(0))
-        return cls(lambda: nullcontext(iter([(at_home, weights)])), positions, features)
+    def of(cls, samples: Samples) -> ModularData:
+        """Samples that are in memory."""
+        at_home = samples.put(np.zeros(0))
+        return cls(lambda: nullcontext(iter([at_home])), samples.positions, samples.features)
 
     def sequences(self) -> Iterator[Tokens]:
         """Sequences of positive weight, on the host."""
-        with self.read() as batches:
-            for given, weights in batches:
-                tokens = given.put(np.zeros(0))
+        with self.read() as parts:
+            for part in parts:
+                tokens, weights = part.tokens.put(np.zeros(0)), part.weights
                 if weights is None or (weights > 0).all():
                     yield tokens
                 elif (weights > 0).any():
@@ -161,7 +160,7 @@ class ModularData:
                 digest.update(np.ascontiguousarray(rows).data)
                 every.take(rows)
             if self.positions == "last":
-                asked.take(Samples.of(tokens, "last").query_tokens())
+                asked.take(Prefixes.of(tokens, "last").query_tokens())
         queries = (asked if self.positions == "last" else every).units()
         both = zip(every.units(), queries, strict=True)
         units = Units(*(np.concatenate(parts) for parts in both))

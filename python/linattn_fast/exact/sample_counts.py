@@ -15,10 +15,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..arrays.types import Array, Floats
-from ..data.prefixes import Samples, distinct_rows, occurring_pairs
+from ..arrays.types import Array
+from ..data.prefixes import Prefixes, distinct_rows, occurring_pairs
 from ..data.tokens import Tokens
 from ..features.features import Features
+from ..features.samples import Samples
 from .modular import primes
 from .modular_features import ModularData
 
@@ -42,7 +43,7 @@ def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
         pairs |= together[j, k]
         asked = np.diagonal(together)
         if data.positions == "last":
-            asked = np.any(Samples.of(tokens, "last").query_tokens(), axis=0, keepdims=True)[0]
+            asked = np.any(Prefixes.of(tokens, "last").query_tokens(), axis=0, keepdims=True)[0]
         queries |= asked[features.queries]
     if not (pairs.any() and queries.any()):
         return features.count, True
@@ -64,8 +65,12 @@ def _presence(data: ModularData, features: Features) -> ModularData:
     """The data with 1 in place of whatever is not zero: S then counts tokens."""
 
     @contextmanager
-    def read() -> Iterator[Iterator[tuple[Tokens, Floats | None]]]:
-        yield ((_ones(part), None) for tokens in data.sequences() for part in _parts(tokens))
+    def read() -> Iterator[Iterator[Samples]]:
+        yield (
+            Samples(_ones(part), None, None, data.positions, features)
+            for tokens in data.sequences()
+            for part in _parts(tokens)
+        )
 
     return ModularData(read, data.positions, features, zeros_and_ones=True)
 
@@ -93,7 +98,7 @@ def distinct_tokens(data: ModularData) -> tuple[int, int]:
     tokens_seen: set[bytes] = set()
     queries_seen: set[bytes] = set()
     for tokens in data.sequences():
-        queries = None if data.positions != "last" else Samples.of(tokens, "last").query_tokens()
+        queries = None if data.positions != "last" else Prefixes.of(tokens, "last").query_tokens()
         for rows in distinct_rows(tokens):
             if len(tokens_seen) < features.n_pairs:
                 tokens_seen |= _directions(rows[:, used])

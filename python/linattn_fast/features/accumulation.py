@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays.types import Floats, Positions
-from ..data.tokens import Tokens
-from .features import Features, self_products
+from ..arrays.types import Floats
+from .features import self_products
+from .samples import Samples
+
+_SEQUENCES_AT_ONCE = 256
+"""Sequences whose S_jj are formed together."""
 
 
 class Accumulation(NamedTuple):
@@ -39,28 +42,27 @@ class Accumulation(NamedTuple):
         )
 
 
-def summand_sizes(
-    tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-) -> Floats:
-    """Sum of w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): how large summands are.
+def summand_sizes(samples: Samples) -> Floats:
+    """Sum w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): how large summands are.
 
-    With all features this is an entry of the Gram; see :mod:`linattn_fast.certificate.lower_bound`. A summand
-    goes through the roundings of two or three S_jj, 4 of products and one for each other sample.
+    With all features this is an entry of the Gram; see
+    :mod:`linattn_fast.certificate.lower_bound`. A summand goes through the roundings of two or
+    three S_jj, 4 of products and one for each other sample.
     """
+    features, positions = samples.features, samples.positions
     total = np.zeros((features.n_pairs, features.n_queries))
     j, k = features.pairs.T
-    for first in range(0, len(tokens), 256):
-        last = min(first + 256, len(tokens))
-        part = Tokens(tuple(tokens.sequence(i) for i in range(first, last)))
-        diagonal = self_products(part, positions)  # (samples, d)
-        queries = [z[-1:] if positions == "last" else z for z in part]
+    for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
+        part = samples.part(first, min(first + _SEQUENCES_AT_ONCE, samples.n_sequences))
+        diagonal = self_products(part.tokens, positions)  # (samples, d)
+        queries = [z[-1:] if positions == "last" else z for z in part.tokens]
         squares = np.concatenate(queries).astype(np.float64)[:, features.queries] ** 2
         if positions == "all":  # there z_l^2 is summed to S_ll, and bounds go by that
-            ends = np.cumsum(part.lengths) - 1
+            ends = np.cumsum(part.tokens.lengths) - 1
             diagonal = diagonal[ends]
             squares = diagonal[:, features.queries]
-        if weights is not None:
-            w = weights[first:last]
-            squares *= (np.repeat(w, part.lengths) if positions == "causal" else w)[:, None]
+        if part.weights is not None:
+            w = part.weights if positions == "all" else part.weight_of_each()
+            squares *= w[:, None]
         total += (diagonal[:, j] * diagonal[:, k]).T @ squares
     return total

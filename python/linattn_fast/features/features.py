@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..arrays.device import brought_over, module_of, on_device, to_host
 from ..arrays.types import Floats, Positions, as_positions
 from ..data.non_finite import non_finite_error
-from ..data.prefixes import Samples, occurring_pairs
+from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import as_size
 from ..system.threads import same_bits
@@ -181,7 +181,7 @@ class Features:
         together = occurring_pairs(tokens)
         queries = np.diagonal(together)
         if positions == "last":
-            parts = Samples.of(tokens, positions).parts(_QUERIES_AT_ONCE)
+            parts = Prefixes.of(tokens, positions).parts(_QUERIES_AT_ONCE)
             queries = np.any([(part.query_tokens() != 0).any(axis=0) for _, part in parts], axis=0)
         pairs = np.argwhere(np.triu(together))
         if len(pairs) == 0 or not queries.any():

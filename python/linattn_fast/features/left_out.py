@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..arrays.device import module_of, put, to_host
 from ..arrays.floating_point import gamma
 from ..arrays.types import Array, Floats, Positions
-from ..data.prefixes import Numbers, Samples, distinct_rows, occurring_pairs
+from ..data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
 from ..data.tokens import Tokens
 from .features import Features
 
@@ -56,7 +56,7 @@ def _whole(rows: Array, bits: int) -> bool:
     return bool((scaled == np.rint(scaled)).all())
 
 
-def nonzero_sums(samples: Samples, pairs: Numbers, exact: bool = False) -> Mask:
+def nonzero_sums(samples: Prefixes, pairs: Numbers, exact: bool = False) -> Mask:
     """Which S[j,k] are not zero in exact arithmetic, (M, m), for pairs (m, 2).
 
     ``exact`` says that sums of these tokens are formed without rounding.
@@ -77,7 +77,7 @@ def nonzero_sums(samples: Samples, pairs: Numbers, exact: bool = False) -> Mask:
     return found
 
 
-def _absolute(samples: Samples, *, present: bool = False) -> Samples:
+def _absolute(samples: Prefixes, *, present: bool = False) -> Prefixes:
     """Samples of the tokens' absolute values, or of 1 where a number is not zero."""
 
     def of(array: Array) -> Array:
@@ -86,7 +86,7 @@ def _absolute(samples: Samples, *, present: bool = False) -> Samples:
     tokens = samples.tokens
     storage = tokens.storage
     if not isinstance(storage, tuple):
-        return Samples(
+        return Prefixes(
             Tokens(of(storage), tokens.offsets),
             samples.sequences,
             samples.lengths,
@@ -101,7 +101,7 @@ def _absolute(samples: Samples, *, present: bool = False) -> Samples:
         made[int(place)][: len(sequence)]
         for place, sequence in zip(tokens.beginnings, storage, strict=True)
     )
-    return Samples(Tokens(cut), samples.sequences, samples.lengths, samples.queries)
+    return Prefixes(Tokens(cut), samples.sequences, samples.lengths, samples.queries)
 
 
 # ------------------------------------------------------------------------------ features that occur
@@ -125,7 +125,7 @@ class Occurring:
         together = occurring_pairs(tokens)
         asked = np.diagonal(together)
         if positions == "last":
-            asked = (Samples.of(tokens, positions).query_tokens() != 0).any(axis=0)
+            asked = (Prefixes.of(tokens, positions).query_tokens() != 0).any(axis=0)
         j, k = features.pairs.T
         return cls(features, together[j, k][:, None] & asked[features.queries])
 
@@ -144,7 +144,7 @@ class Occurring:
 
     def are_all_of(self, tokens: Tokens, positions: Positions) -> Mask:
         """Which queries have none of the other features, in exact arithmetic, (rows,)."""
-        samples = Samples.of(tokens.put(np.zeros(0)), positions)
+        samples = Prefixes.of(tokens.put(np.zeros(0)), positions)
         inside = np.ones(len(samples), dtype=bool)
         others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that lack a query, or all
         if len(others) == 0:
@@ -185,7 +185,7 @@ def require_none_left_out(
         counts = weights > 0
         found &= counts if positions == "last" else np.repeat(counts, tokens.lengths)
     if found.any():
-        i = int(Samples.of(tokens, positions).sequences[np.argmax(found)])
+        i = int(Prefixes.of(tokens, positions).sequences[np.argmax(found)])
         raise ValueError(
             f"features: Features.active left features out as zero in the data, but sequence {i} "
             "has some; find the active features of all data, or leave others out of the "

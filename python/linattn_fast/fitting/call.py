@@ -9,201 +9,31 @@ Among equal minimisers the one of least ||C||_F is returned.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from ..arrays.device import device_memory, device_of, on_device
-from ..arrays.types import Floats, Positions, as_positions
-from ..backend.choice import get_backend
+from ..arrays.device import device_of, frozen, module_of, on_device, put, to_host
+from ..arrays.types import Positions, as_positions
 from ..backend.interface import Precision, as_precision
 from ..certificate.certificate import Certificate
-from ..certificate.certifying import certificate_from, certifying_factor
-from ..exact.modular_features import Reading
 from ..features.features import Features
-from ..linalg.factors import Choice, Solver
-from ..linalg.orthogonal import solve_on_data
-from ..linalg.refine import Solution
-from ..moments.cancellation import feature_sizes
-from ..moments.factors import factorise_moments, try_cholesky_of_moments
-from ..moments.loss_error import loss_error
+from ..heads.few_heads import heads_of_fit
+from ..linalg.factors import Solver
 from ..moments.moments import Moments
-from ..problem.in_memory import Problem
-from ..problem.streamed import Data, StreamedProblem, as_data, in_memory, tokens_of
-from ..solvers.accuracy import confirmed, converged, doubts_of, error_of_factorised
+from ..problem.accumulated import Accumulated
+from ..problem.given import as_problem
+from ..problem.interface import Problem, Report
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..solvers.memory import dual_bytes
-from ..solvers.residuals import gradient_of, refine_on_data
-from ..system.machine import as_memory_limit
+from ..solvers.solved import Solved, Task
 from ..system.progress import Bar
-from ..system.stages import Stages
 from ..system.threads import same_bits
-from .assembling import assemble
-from .block_choice import as_blocks
-from .blocks import fit_blocks
 from .doubtful import memory_hint, warn_of_interpolation
-from .dual import fit_dual
-from .exact_part import fit_exact_part
-from .matrix_free import fit_pcg
-from .plan import chosen_by_auto, may_factorise
-from .result import Fit
+from .plan import Resources, make_plan
+from .result import Fit, FitInfo
 from .settings import Settings
-
-
-def _solve_primal(moments: Moments, settings: Settings) -> tuple[Floats, Choice]:
-    """C (d_out, p) from the normal equations (Lambda + alpha I) C' = mean w h y'."""
-    choice = factorise_moments(moments, float(settings.alpha), settings.solver)
-    return choice.factorisation.solve(moments.cross() / moments.required_weight()).T, choice
-
-
-def _solve_with_data(
-    moments: Moments, problem: Data, settings: Settings, distrust: str = ""
-) -> tuple[Floats, Choice] | str:
-    """The same, but what the Gram cannot resolve is taken from the features themselves.
-
-    ``distrust`` is why "auto" does not even try Cholesky. A string where memory allows only
-    conjugate gradients to do so: why.
-    """
-    alpha, reason = float(settings.alpha), "asked for"
-    start = time.perf_counter()
-    if settings.solver == "auto":
-        choice = distrust or try_cholesky_of_moments(moments, alpha)
-        if isinstance(choice, Choice):
-            cross = moments.cross() / moments.required_weight()
-            return choice.factorisation.solve(cross).T, choice
-        sizes = moments.features, moments.d_out, moments.positions, moments.n_samples
-        try:
-            replace(settings, solver="qr").require_possible(*sizes)
-        except MemoryError as refusal:
-            try:
-                replace(settings, solver="pcg").require_possible(*sizes)
-            except MemoryError:
-                raise refusal from None
-            return f"{choice}, and orthogonal transformations do not fit: {refusal}"
-        reason = f"{choice}, so the features were reduced by orthogonal transformations"
-    elif settings.solver != "qr":
-        return _solve_primal(moments, settings)
-    weight = moments.required_weight()
-    with problem.parts() as parts:
-        coefficients, spectral = solve_on_data(
-            ((part.tokens, part.targets.rows(), part.weights) for part in parts),
-            moments.n_samples,
-            weight,
-            problem.positions,
-            alpha,
-            feature_sizes(moments),
-            moments.features,
-            moments.d_out,
-        )
-    if spectral.rank < moments.dimension:
-        reason += f"; rank {spectral.rank} of {moments.dimension}, least norm"
-    return coefficients, Choice(spectral, reason, time.perf_counter() - start)
-
-
-def fit_moments(
-    moments: Moments,
-    *,
-    alpha: float,
-    heads: str | int | None,
-    solver: str,
-    certify: bool,
-    memory_limit: int | None,
-) -> Fit:
-    """Fit from moments alone: :meth:`Moments.fit`."""
-    # Any string may turn up as solver: Settings checks it.
-    settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
-    found = _fit_moments(moments, settings)
-    warn_of_interpolation(found, alpha)
-    return found
-
-
-def _fit_moments(moments: Moments, settings: Settings) -> Fit:
-    if settings.solver in ("dual", "qr", "pcg", "blocks"):
-        raise ValueError(
-            f"solver: {settings.solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
-        )
-    if moments.d_out == 0:
-        raise ValueError(
-            "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
-        )
-    moments.required_weight()
-    settings.require_possible(moments.features, moments.d_out, moments.positions, moments.n_samples)
-    stages = Stages()
-    with on_device(moments.device), np.errstate(all="ignore"):  # as in fit
-        with stages.timed("solve"):
-            coefficients, choice = _solve_primal(moments, settings)
-        with stages.timed("loss"):
-            loss, bound = moments.loss(coefficients), loss_error(moments, coefficients)
-            solution = Solution(coefficients, (), loss, bound)
-        found = assemble_factorised(solution, choice, moments, settings, stages)
-        return replace(found, scalar_targets=moments.scalar_targets)
-
-
-def assemble_factorised(
-    solution: Solution,
-    choice: Choice,
-    moments: Moments,
-    settings: Settings,
-    stages: Stages,
-    *,
-    why: str = "",
-    problem: Data | None = None,
-) -> Fit:
-    """The result of a fit whose normal equations were factorised; ``why`` auto chose to."""
-    factor = choice.factorisation
-    error = error_of_factorised(solution, factor, moments, float(settings.alpha))
-    if isinstance(problem, Problem):
-        error = confirmed(error, factor.rank, problem.modular)
-    elif factor.rank < moments.dimension:  # which nobody has compared with the exact one
-        error = None
-    reasons = choice.reason, why, doubts_of(error, factor, moments, solution)
-    return assemble(
-        solution,
-        "; ".join(filter(None, reasons)),
-        factor.condition,
-        factor.name,
-        _certificate(moments, choice, settings, stages, problem),
-        settings,
-        stages,
-        features=moments.features,
-        positions=moments.positions,
-        n_samples=moments.n_samples,
-        mean_squared_target=float(moments.sums.energy.sum()) / moments.required_weight(),
-        backend=(engine := get_backend(moments.backend, moments)).name,
-        path=engine.path(moments.precision),
-        moments=moments,
-        coefficient_error=error,
-    )
-
-
-def _certificate(
-    moments: Moments,
-    choice: Choice,
-    settings: Settings,
-    stages: Stages,
-    problem: Data | None = None,
-) -> Certificate | None:
-    """Certificate from the factorisation at hand, when it is one of Lambda itself."""
-    if not settings.certify:
-        return None
-    with stages.timed("certify"):
-        own = choice.factorisation if settings.alpha == 0 else None
-        if problem is None:
-            return certificate_from(moments, own)
-
-        def read() -> Reading:
-            return tokens_of(problem)
-
-        limit = as_memory_limit(settings.memory_limit)
-        factor = own if own is not None else certifying_factor(moments, read, limit)
-        data, modular = None, None
-        if isinstance(problem, Problem):
-            data, modular = (problem.tokens, problem.weights, problem.positions), problem.modular
-        return certificate_from(moments, factor, read=read, data=data, modular=modular)
 
 
 @same_bits
@@ -312,112 +142,129 @@ def fit(
     Bar(0, "", progress)  # checked before any work, as everything else
     # What overflows is refused when the result is put together, in this package's words
     with on_device(device_of(Z)), np.errstate(all="ignore"):
-        problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        problem = as_problem(Z, y, offsets, sample_weight, positions, features, backend, precision)
         try:
-            if (blocks := as_blocks(problem, settings)) is not None:
-                found = fit_blocks(*blocks, progress=progress)
-            else:
-                found = _fit(problem, settings, progress)
+            return fit_problem(problem, settings, progress)
         except MemoryError as error:
             if type(error) is MemoryError and error.args:  # one of ours, before any work
-                hint = memory_hint(problem.shape, problem.d_out, positions, memory_limit)
+                shape = getattr(Z, "shape", ()) if offsets is None else ()
+                hint = memory_hint(tuple(shape), problem.d_out, positions, settings.memory_limit)
                 error.args = (f"{error}{hint}",)
             raise
-    warn_of_interpolation(found, alpha)
-    return replace(found, scalar_targets=problem.scalar_targets)
 
 
-def _fit(problem: Data, settings: Settings, progress: bool | Callable[[int, Any], object]) -> Fit:
-    """Fit to checked data, on the current device if the backend is "cuda"."""
-    solver, positions = settings.solver, problem.positions
-    if problem.backend == "cuda" and settings.memory_limit is None:
-        settings = replace(settings, memory_limit=device_memory())
-    once = isinstance(problem, StreamedProblem) and not problem.source.rereadable
-    if once and settings.solver in ("dual", "qr", "pcg"):
-        raise ValueError(
-            f"solver: {settings.solver!r} reads the data again, and an iterator can be read only "
-            "once; give a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
-        )
-    why = "asked for"
-    if solver == "auto" and not once:
-        settings, why = chosen_by_auto(settings, problem)
-        if isinstance(problem, Problem) and (exact := fit_exact_part(problem, settings)):
-            return exact
-    settings.require_possible(problem.features, problem.d_out, positions, problem.n_samples)
-    if settings.solver == "dual":
-        limit = as_memory_limit(settings.memory_limit)
-        loaded, why = in_memory(problem, limit, why, dual_bytes(problem))
-        settings.require_possible(loaded.features, loaded.d_out, positions, loaded.n_samples)
-        return fit_dual(loaded, settings, why, progress=progress)
-    if settings.solver == "pcg":
-        otherwise = None
-        if solver == "auto" and may_factorise(settings, problem):
-            dense = replace(settings, solver="auto")
-            otherwise = partial(
-                _fit_by_factorising, problem, dense, once=False, auto=True, progress=progress
-            )
-        return fit_pcg(problem, settings, why, progress, otherwise)
-
-    return _fit_by_factorising(problem, settings, why, once, solver == "auto", progress)
-
-
-def _fit_by_factorising(
-    problem: Data,
-    settings: Settings,
-    why: str,
-    once: bool,
-    auto: bool,
-    progress: bool | Callable[[int, Any], object],
+def fit_moments(
+    moments: Moments,
+    *,
+    alpha: float,
+    heads: str | int | None,
+    solver: str,
+    certify: bool,
+    memory_limit: int | None,
 ) -> Fit:
-    """Fit from the Gram; ``once`` if the data can be read only once, ``auto`` if it was chosen."""
-    positions = problem.positions
-    stages = Stages()
-    with stages.timed("moments"):
-        moments = problem.moments(progress)
-    if once:
-        return _fit_once(moments, settings, stages)
-    few = problem.n_samples is None and moments.n_samples < moments.dimension  # known only now
-    if auto and few:
-        settings = replace(settings, solver="dual")
-        settings.require_possible(problem.features, problem.d_out, positions, moments.n_samples)
-        why = f"{moments.n_samples} samples are fewer than the {moments.dimension} features"
-        limit = as_memory_limit(settings.memory_limit)
-        loaded, why = in_memory(problem, limit, why, dual_bytes(problem))
-        return fit_dual(loaded, settings, why, progress=False)
-    distrust = ""
-    while True:
-        with stages.timed("solve"):
-            solved = _solve_with_data(moments, problem, settings, distrust)
-        if isinstance(solved, str):
-            del moments  # conjugate gradients have the memory to themselves
-            turned = fit_pcg(problem, replace(settings, solver="pcg"), f"{why}; {solved}", progress)
-            return _after(stages, turned)
-        coefficients, choice = solved
-        with stages.timed("refine"):
-            solution = refine_on_data(
-                coefficients,
-                choice,
-                float(settings.alpha),
-                moments.required_weight(),
-                partial(gradient_of, problem),
+    """Fit from moments alone: :meth:`Moments.fit`."""
+    # Any string may turn up as solver: Settings checks it.
+    settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
+    if moments.d_out == 0:
+        raise ValueError(
+            "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
+        )
+    moments.required_weight()
+    with on_device(moments.device), np.errstate(all="ignore"):  # as in fit
+        return fit_problem(Accumulated(moments), settings)
+
+
+def fit_problem(problem: Problem, settings: Settings, progress: Report = False) -> Fit:
+    """Plan, solve, certify, recover heads: the way of every fit, wherever its data is."""
+    resources = Resources.of(problem, settings.memory_limit)
+    plan = make_plan(problem, settings, resources)
+    task = Task(
+        problem,
+        float(settings.alpha),
+        tol=settings.tol,
+        certify=settings.certify,
+        recover=settings.heads is not None,
+        memory_limit=resources.limit,
+        progress=progress,
+    )
+    step, solved, why = plan.follow(task)
+    _require_finite(solved)
+    certificate = None
+    if settings.certify:
+        with task.stages.timed("certify"):
+            certificate = step.certify(task, solved)
+    found = _assembled(task, solved, why, step.bytes, certificate, settings)
+    warn_of_interpolation(found, task.alpha)
+    return found
+
+
+def _assembled(
+    task: Task,
+    solved: Solved,
+    why: str,
+    planned_bytes: int,
+    certificate: Certificate | None,
+    settings: Settings,
+) -> Fit:
+    """Recover heads, and put everything together."""
+    problem, solution, heads = task.problem, solved.solution, None
+    place = solution.coefficients
+    fixed = isinstance(settings.heads, int)
+    if settings.heads is not None:
+        moments = task.moments().get() if fixed else None
+        with task.stages.timed("heads"):  # a search on the host, wherever the coefficients are
+            solution, heads = heads_of_fit(
+                replace(solution, coefficients=to_host(place)),
+                settings.heads,
+                problem.features,
+                condition=solved.condition,
+                alpha=task.alpha,
+                mean_squared_target=solved.mean_squared_target,
+                moments=moments,
             )
-        if settings.solver != "auto" or distrust or converged(solution, choice.factorisation):
-            break
-        distrust = "corrections on the data do not bring what the Gram has lost"
-    chosen = why if auto else ""
-    return assemble_factorised(
-        solution, choice, moments, settings, stages, why=chosen, problem=problem
+            heads = heads.put(place)
+    coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
+    info = FitInfo(
+        solver=solved.solver,
+        reason="; ".join(filter(None, (why, solved.reason))),
+        condition=solved.condition,
+        mean_squared_error=solution.mean_squared_error,
+        mean_squared_error_bound=solution.error_bound,
+        mean_squared_target=solved.mean_squared_target,
+        refinements=solution.refinements,
+        iterations=solved.iterations,
+        backend=problem.engine.name,
+        path=problem.engine.path(problem.precision) if solved.factor is not None else "",
+        n_samples=solved.n_samples,
+        dimension=problem.features.count,
+        seconds=dict(task.stages),
+        bytes=planned_bytes if solved.bytes is None else solved.bytes,
+        # A number of heads changes the coefficients
+        coefficient_error=None if fixed else solved.coefficient_error,
+        heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
+    )
+    return Fit(
+        coefficients,
+        problem.features,
+        heads,
+        certificate,
+        info,
+        problem.positions,
+        scalar_targets=problem.scalar_targets,
     )
 
 
-def _fit_once(moments: Moments, settings: Settings, stages: Stages) -> Fit:
-    """Fit from the moments of a stream that is gone."""
-    fit = _fit_moments(moments, settings)
-    reason = f"{fit.info.reason}; a stream that is read once, so nothing is refined on the data"
-    return _after(stages, replace(fit, info=replace(fit.info, reason=reason)))
-
-
-def _after(stages: Stages, fit: Fit) -> Fit:
-    """The fit with the seconds of what went before it."""
-    seconds = {name: stages.get(name, 0.0) + fit.info.seconds.get(name, 0.0) for name in stages}
-    return replace(fit, info=replace(fit.info, seconds={**fit.info.seconds, **seconds}))
+def _require_finite(solved: Solved) -> None:
+    """Raise where the coefficients, or the errors that they leave, are beyond float64."""
+    C = solved.solution.coefficients
+    if not np.isfinite(solved.mean_squared_target):
+        raise ValueError("y: squares of the targets overflow float64; rescale y")
+    if not module_of(C).isfinite(C).all():
+        raise ValueError(
+            f"y: targets of mean square {solved.mean_squared_target:.3g} have coefficients that "
+            "overflow float64, for the size of the tokens; rescale Z or y"
+        )
+    if not np.isfinite(solved.solution.mean_squared_error):
+        raise ValueError(
+            "Z: products of tokens and coefficients overflow float64; rescale the tokens"
+        )

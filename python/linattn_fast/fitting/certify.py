@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import device_of, module_of, on_device
 from ..arrays.types import Positions, as_positions
-from ..backend.choice import get_backend
+from ..certificate.blocks import certificate_of_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import (
     certificate_from,
@@ -18,18 +17,17 @@ from ..certificate.certifying import (
     counted_on_data,
     require_certificate_memory,
 )
-from ..data.doubtful import warn_of_padding
 from ..data.non_finite import non_finite_error
-from ..data.tokens import as_tokens, as_weights, require_positive
-from ..exact.modular_features import Reading
-from ..features.features import Features, as_features
-from ..features.left_out import require_none_left_out
+from ..features.features import Features
+from ..features.samples import Samples
 from ..moments.moments import Moments
-from ..system.machine import as_memory_limit
+from ..problem.in_memory import InMemory
+from ..problem.interface import Report
+from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
+from ..solvers.blocks.solve import factorise_partition
+from ..system.machine import as_memory_limit, require_memory, usable_memory
 from ..system.progress import Bar
 from ..system.threads import same_bits
-from .block_choice import blocks_worth_it
-from .blocks import certify_blocks
 
 
 @same_bits
@@ -91,41 +89,47 @@ def certify(
                 raise ValueError(
                     "offsets, sample_weight, features: moments carry their own data; give Z alone"
                 )
-            moments = Z
-        else:
-            positions = as_positions(positions)
-            tokens = as_tokens(Z, offsets)
-            chosen = as_features(features, tokens.d)
-            weights = as_weights(sample_weight, len(tokens))
-            if weights is not None:
-                require_positive(float(weights.max()))
-            require_none_left_out(tokens, weights, positions, chosen)
-            warn_of_padding(tokens, positions)
-            engine = get_backend(backend, tokens)  # a wrong name is an error before any work
-            if engine.name != "cuda" and not spectrum:
-                blocks = blocks_worth_it(
-                    tokens, weights, positions, chosen, 0, memory_limit, proof=True
-                )
-                if blocks is not None:
-                    return certify_blocks(
-                        blocks, tokens, weights, positions, engine.name, memory_limit, progress
-                    )
-            if tokens.n_samples(positions) < chosen.count and not spectrum:
-                if not all(module_of(array).isfinite(array).all() for array in tokens.arrays):
-                    raise non_finite_error(tokens)
-                return counted_on_data(tokens, weights, positions, chosen)
-            moments = Moments(
-                tokens.d, 0, positions=positions, features=chosen, backend=engine.name
-            )
-            require_certificate_memory(chosen, tokens.n_samples(positions), memory_limit)
-            with Bar(len(tokens), "moments", progress) as watch:
-                moments.add_checked(tokens, None, weights, watch)
+            require_certificate_memory(Z.features, Z.n_samples, memory_limit)
+            return certificate_from(Z, spectrum=spectrum)
+        samples = Samples.checked(
+            Z,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            positions=as_positions(positions),
+            features=features,
+            d_out=0,
+        )
+        problem = InMemory.of(samples, backend)
+        if spectrum:
+            return _by_moments(problem, memory_limit, progress, spectrum=True)
+        return _certified(problem, memory_limit, progress)
 
-            def read() -> Reading:
-                return nullcontext(iter([(tokens, weights)]))
 
-            factor = certifying_factor(moments, read, memory_limit)
-            data = (tokens, weights, positions)
-            return certificate_from(moments, factor, read=read, spectrum=spectrum, data=data)
-        require_certificate_memory(moments.features, moments.n_samples, memory_limit)
-        return certificate_from(moments, spectrum=spectrum)
+def _certified(problem: InMemory, memory_limit: int | None, progress: Report) -> Certificate:
+    """Certificate in blocks, by counting, or from moments, whichever there is to it."""
+    samples, tokens = problem.samples, problem.samples.tokens
+    features = problem.features
+    memory = usable_memory() if memory_limit is None else memory_limit
+    if not problem.engine.on_device:
+        cut = blocks_worth_it(samples, memory, proof=True)
+        if cut is not None:
+            what = f"certify: d = {features.d} ({features.count} features) in blocks"
+            require_memory(blocks_bytes(cut, 0), what, memory_limit)
+            return certificate_of_blocks(factorise_partition(cut, progress), problem, memory)
+    if problem.n_samples < features.count:
+        if not all(module_of(array).isfinite(array).all() for array in tokens.arrays):
+            raise non_finite_error(tokens)
+        return counted_on_data(samples)
+    return _by_moments(problem, memory_limit, progress, spectrum=False)
+
+
+def _by_moments(
+    problem: InMemory, memory_limit: int | None, progress: Report, *, spectrum: bool
+) -> Certificate:
+    """Certificate from a factorisation of the second moment."""
+    require_certificate_memory(problem.features, problem.n_samples, memory_limit)
+    moments = problem.moments(progress)
+    factor = certifying_factor(moments, problem.read, memory_limit)
+    return certificate_from(
+        moments, factor, samples=problem.samples, modular=problem.modular, spectrum=spectrum
+    )

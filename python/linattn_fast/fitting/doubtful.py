@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..arrays.types import Positions
 from ..data.data_warnings import InterpolationWarning, warn
 from ..data.tokens import TRANSPOSE
-from ..solvers.memory import estimate_memory
-from ..system.machine import as_memory_limit, in_words, usable_memory
+from ..solvers.costs import estimate_memory
+from ..system.machine import in_words, usable_memory
 from .result import Fit
 
 _EXACT = 1e-16
@@ -37,9 +37,8 @@ def memory_hint(
     """What to add to a lack of memory for Z (N, a, b) that would not be one for (N, b, a)."""
     if len(shape) != 3 or not shape[1] < shape[2]:
         return ""
-    limit = as_memory_limit(memory_limit)
     needed = estimate_memory(shape[1], d_out, positions=positions)["cholesky"]
-    if needed > (usable_memory() if limit is None else limit):
+    if needed > (usable_memory() if memory_limit is None else memory_limit):
         return ""
     return (
         f". Z has shape {shape}, which means d = {shape[2]}; if tokens are the columns of each "

@@ -1,69 +1,298 @@
-"""The solver that "auto" takes for the data of a fit, and why."""
+"""The plan of a fit: which solver runs, why, in how many bytes, and what follows if it is not safe.
+
+A plan is made once, before any work, and is a list of steps that are tried in order until one
+solves the problem. "auto" goes by these rules:
+
+- Queries that never occur together: blocks, where the whole would take longer.
+- Fewer samples than features: the dual, which gives the solution of least norm directly.
+- A certificate is asked for: Cholesky and its proof, wherever that fits and takes no longer than
+  ``PATIENCE`` seconds or ``_WORTH`` times as long as conjugate gradients, which prove nothing.
+- Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster. A stream, which
+  every pass would read again, and data on a cluster take Cholesky wherever it fits.
+- Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
+  conjugate gradients; from moments alone, by eigenvectors.
+
+A new solver is one file in :mod:`linattn_fast.solvers` and one row of ``SOLVERS``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from ..problem.streamed import Data, StreamedProblem
-from ..solvers.costs import PATIENCE, choose_solver, predict_orthogonal
-from ..solvers.memory import estimate_memory
-from ..system.machine import as_memory_limit, in_words, usable_memory
+from ..certificate.blocks import certify_blocks
+from ..certificate.certificate import Certificate
+from ..certificate.certifying import certify_factorised, certify_few
+from ..certificate.estimated import certify_passes
+from ..heads.few_heads import require_every_feature
+from ..linalg.factors import NotSafe
+from ..problem.in_memory import InMemory
+from ..problem.interface import Problem
+from ..solvers import cholesky, dual, exact_part, orthogonal
+from ..solvers.blocks import solve as blocks
+from ..solvers.blocks.choice import blocks_worth_it
+from ..solvers.conjugate_gradients import solve as conjugate_gradients
+from ..solvers.costs import bytes_of, predict, predict_orthogonal, what_needs
+from ..solvers.solved import Solved, Task
+from ..system.machine import in_words, require_memory, usable_memory
 from .settings import Settings
 
-
-def chosen_by_auto(settings: Settings, problem: Data) -> tuple[Settings, str]:
-    """Settings with the solver that "auto" takes, and why; "auto" stays for Cholesky's chain."""
-    n, features = problem.n_samples, problem.features
-    limit = as_memory_limit(settings.memory_limit)
-    if isinstance(settings.heads, int):
-        if n is not None and n < features.count:
-            why = f"{n} samples are fewer than the {features.count} features"
-            return replace(settings, solver="dual"), why
-        return settings, "a number of heads needs the Gram in any case"
-    if isinstance(problem, StreamedProblem):
-        return _chosen_for_stream(settings, problem, limit)
-    name, why = choose_solver(
-        features,
-        problem.d_out,
-        problem.positions,
-        problem.n_samples,
-        len(problem.tokens) if problem.positions == "all" else problem.n_samples,
-        certify=settings.certify,
-        memory_limit=limit,
-    )
-    if name == "cholesky":
-        return settings, why
-    return replace(settings, solver="dual" if name == "dual" else "pcg"), why
+PATIENCE = 20.0
+"""Seconds that a proof is worth."""
+_WORTH = 4.0
+"""How many times as long as conjugate gradients a proof may take beyond that."""
 
 
-def may_factorise(settings: Settings, problem: Data) -> bool:
-    """Whether a Gram and orthogonal transformations fit in memory, and in PATIENCE seconds."""
-    n, features, limit = problem.n_samples, problem.features, as_memory_limit(settings.memory_limit)
-    if isinstance(problem, StreamedProblem) or n is None:
-        return False
-    estimate = estimate_memory(
-        features.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
-    )
-    available = usable_memory() if limit is None else limit
-    fits = max(estimate["cholesky"], estimate["qr"]) <= available
-    return fits and predict_orthogonal(features, n) <= PATIENCE
+@dataclass(frozen=True)
+class Row:
+    """A solver as a plan knows it."""
+
+    solve: Callable[[Task], Solved | NotSafe]
+    """Runs it, as asked for."""
+    certify: Callable[[Task, Solved], Certificate]
+    """Makes the certificate of what it has solved."""
 
 
-def _chosen_for_stream(
-    settings: Settings, problem: StreamedProblem, limit: int | None
-) -> tuple[Settings, str]:
-    """Cholesky, which reads the data least often, or for few samples the dual; else PCG."""
-    n, features = problem.n_samples, problem.features
-    estimate = estimate_memory(
-        problem.d, problem.d_out, positions=problem.positions, n_samples=n, features=features
-    )
-    available = usable_memory() if limit is None else limit
-    few = n is not None and n < features.count
-    if few and estimate["dual"] + problem.bytes_to_load <= available:
-        why = f"{n} samples are fewer than the {features.count} features"
-        return replace(settings, solver="dual"), why
-    if estimate["cholesky"] <= available:
-        return settings, "a stream, which Cholesky reads least often"
-    size = in_words(estimate["cholesky"])
-    why = f"Cholesky needs {size}, more than the {in_words(available)} that may be used"
-    return replace(settings, solver="pcg"), why
+SOLVERS = {
+    "cholesky": Row(cholesky.solve, certify_factorised),
+    "eigh": Row(cholesky.solve_by_eigenvectors, certify_factorised),
+    "qr": Row(orthogonal.solve, certify_factorised),
+    "dual": Row(dual.solve, certify_few),
+    "pcg": Row(conjugate_gradients.solve, certify_passes),
+    "blocks": Row(blocks.solve, certify_blocks),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One solver of a plan."""
+
+    solver: str
+    reason: str = ""
+    """Why it runs, if it is the first; else what is said after the trouble of the one before."""
+    bytes: int = 0
+    """Bytes that it holds at its peak beside the data; 0 where the plan cannot know."""
+    attempt: Callable[[Task], Solved | NotSafe] | None = None
+    """Runs it, where that is not the way of the solver that was asked for."""
+
+    def solve(self, task: Task) -> Solved | NotSafe:
+        """Run it."""
+        return (self.attempt or SOLVERS[self.solver].solve)(task)
+
+    def certify(self, task: Task, solved: Solved) -> Certificate:
+        """Make the certificate of what it has solved."""
+        return SOLVERS[self.solver].certify(task, solved)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps that are tried in order, and the refusal if none of them solves the problem."""
+
+    steps: tuple[Step, ...]
+    refusal: str = ""
+    """What did not fit in memory and would have followed."""
+
+    def follow(self, task: Task) -> tuple[Step, Solved, str]:
+        """Try the steps: the one that solved the problem, its solution, and why it came to that.
+
+        A step that is not safe without a word is passed over as if it had not been there.
+        """
+        said, trouble = list[str](), ""
+        for step in self.steps:
+            found = step.solve(task)
+            if isinstance(found, Solved):
+                return step, found, "; ".join(filter(None, (*said, _because(trouble, step))))
+            if found.reason:
+                said.append(_because(trouble, step))
+                trouble = found.reason
+        raise MemoryError(f"{trouble}; {self.refusal}")
+
+
+def _because(trouble: str, step: Step) -> str:
+    """Why a step runs, after the trouble that the one before it had."""
+    return ", ".join(filter(None, (trouble, step.reason)))
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a fit may use."""
+
+    memory: int
+    """Bytes beside the data."""
+    limit: int | None
+    """The same, where the caller or a device sets it; None where it is the machine's memory."""
+
+    @classmethod
+    def of(cls, problem: Problem, memory_limit: int | None) -> Resources:
+        """The limit that was given, or the memory of the device or the machine."""
+        limit = problem.engine.memory() if memory_limit is None else memory_limit
+        return cls(usable_memory() if limit is None else limit, limit)
+
+    def require(self, needed: int, what: str) -> None:
+        """Raise MemoryError where more is needed than may be used."""
+        require_memory(needed, what, self.limit)
+
+
+def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Plan:
+    """Decide how a problem is solved.
+
+    Raises
+    ------
+    ValueError
+        The solver that was asked for cannot work on this data.
+    MemoryError
+        No solver fits, or not the one that was asked for; the message has what each would need.
+    """
+    if (refusal := problem.refusal(settings.solver)) is not None:
+        raise ValueError(refusal)
+    fixed = isinstance(settings.heads, int)
+    if fixed:
+        require_every_feature(problem.features)
+    estimate = bytes_of(problem)
+    if settings.solver != "auto":
+        bytes_ = estimate.get(settings.solver, 0)
+        found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
+    else:
+        found = _Auto(problem, settings, resources, estimate).plan()
+    first = next(step for step in found.steps if step.attempt is None or step.bytes)
+    what, needed = what_needs(problem.features, first.solver), first.bytes
+    if fixed:  # the dense second moment is their metric
+        what, needed = f"{what} heads = {settings.heads},", max(needed, estimate["cholesky"])
+    resources.require(needed, what)
+    return found
+
+
+def _with(reason: str, problem: Problem) -> str:
+    return "; ".join(filter(None, (reason, problem.note)))
+
+
+@dataclass(frozen=True)
+class _Auto:
+    """The rules of "auto" for one problem."""
+
+    problem: Problem
+    settings: Settings
+    resources: Resources
+    estimate: dict[str, int]
+    """Bytes of each solver."""
+
+    def plan(self) -> Plan:
+        """The plan for data that is gone, in memory, or elsewhere."""
+        problem, n, p = self.problem, self.problem.n_samples, self.problem.features.count
+        if problem.gradient is None:
+            return Plan((self._cholesky(problem.note), _LEAST_NORM))
+        few = n is not None and n < p
+        fixed = isinstance(self.settings.heads, int)
+        if isinstance(problem, InMemory) and not fixed:
+            return self._in_memory(problem)
+        room = fixed or self._fits("dual", problem.bytes_to_gather)
+        if few and room and problem.refusal("dual") is None:
+            return Plan((self._dual(),))
+        if fixed:
+            return self._factorising("a number of heads needs the Gram in any case")
+        if self._fits("cholesky"):
+            where = "data on a cluster" if problem.read is None else "a stream"
+            return self._factorising(f"{where}, which Cholesky reads least often")
+        return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
+
+    def _in_memory(self, problem: InMemory) -> Plan:
+        certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
+        if not problem.engine.on_device:
+            cut = blocks_worth_it(problem.samples, self.resources.memory, proof=certify)
+            if cut is not None:
+                solve = partial(blocks.solve_partition, problem=problem, cut=cut)
+                return Plan((Step("blocks", attempt=solve),))
+        considered = {name: self.estimate[name] for name in ("cholesky", "dual", "pcg")}
+        if not any(self._fits(name) for name in considered):
+            raise self._nothing_fits(considered)
+        if n < p and self._fits("dual"):
+            return Plan((self._dual(),))
+        if not self._fits("cholesky"):
+            first = "pcg" if self._fits("pcg") else "dual"
+            return self._trying_a_part(problem, first, self._too_large("cholesky"))
+        if not self._fits("pcg"):
+            return self._trying_a_part(problem, "cholesky", self._too_large("pcg"))
+        costs = predict(
+            problem.features, problem.d_out, problem.positions, n, problem.n_columns, proof=certify
+        )
+        told = f"predicted {costs.cholesky:.2g} s by Cholesky and {costs.pcg:.2g} s by PCG"
+        if certify and costs.cholesky <= max(PATIENCE, _WORTH * costs.pcg):
+            return self._trying_a_part(problem, "cholesky", f"{told}, which proves nothing")
+        faster = "pcg" if costs.pcg < costs.cholesky else "cholesky"
+        return self._trying_a_part(problem, faster, told)
+
+    def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:
+        """The plan of a solver, after a part of the data that may turn out to fit all of it."""
+        if solver == "dual":
+            return Plan((Step("dual", why, self.estimate["dual"]),))
+        usual = self._factorising(why) if solver == "cholesky" else self._passes(problem, why)
+        if self.settings.alpha != 0 or self.settings.certify:
+            return usual
+        memory = self.resources.memory
+        sequences = exact_part.worth_trying(problem, memory, instead_of=solver)
+        if sequences is None:
+            return usual
+        part = Step("cholesky", attempt=partial(exact_part.solve, sequences=sequences))
+        return Plan((part, *usual.steps), usual.refusal)
+
+    def _passes(self, problem: InMemory, why: str) -> Plan:
+        """Conjugate gradients; the Gram after all where they leave doubt, and time is no matter."""
+        needed = self.estimate["pcg"]
+        fits = self._fits("cholesky") and self._fits("qr")
+        if not fits or predict_orthogonal(problem.features, problem.n_samples) > PATIENCE:
+            return Plan((Step("pcg", why, needed),))
+        careful = Step("pcg", why, needed, conjugate_gradients.solve_if_accurate)
+        dense = self._factorising("")
+        return Plan((careful, *dense.steps), dense.refusal)
+
+    def _factorising(self, why: str) -> Plan:
+        """Cholesky where that is safe, then what the data and the memory allow."""
+        steps = [self._cholesky(why)]
+        if self.problem.n_samples is None:
+            loaded = Step("dual", "so the kernel was taken", attempt=dual.solve_if_few)
+            steps.append(loaded)
+        if self.problem.read is None:  # on a cluster
+            instead = "so the equations are solved on the data"
+            return Plan((*steps, Step("pcg", instead, self.estimate.get("pcg", 0))))
+        if self._fits("qr"):
+            instead = "so the features were reduced by orthogonal transformations"
+            return Plan((*steps, Step("qr", instead, self.estimate["qr"])))
+        refusal = f"{what_needs(self.problem.features, 'qr')} needs {self._too_large_for('qr')}"
+        if not self._fits("pcg"):
+            return Plan(tuple(steps), refusal)
+        instead = f"and orthogonal transformations do not fit: {refusal}"
+        return Plan((*steps, Step("pcg", instead, self.estimate.get("pcg", 0))))
+
+    def _cholesky(self, why: str) -> Step:
+        return Step("cholesky", why, self.estimate["cholesky"], cholesky.solve_if_safe)
+
+    def _dual(self) -> Step:
+        n, p = self.problem.n_samples, self.problem.features.count
+        return Step("dual", f"{n} samples are fewer than the {p} features", self.estimate["dual"])
+
+    def _fits(self, solver: str, beside: int = 0) -> bool:
+        return self.estimate.get(solver, 0) + beside <= self.resources.memory
+
+    def _too_large(self, solver: str) -> str:
+        name = {"cholesky": "Cholesky", "pcg": "PCG"}[solver]
+        needed, memory = in_words(self.estimate[solver]), in_words(self.resources.memory)
+        return f"{name} needs {needed}, more than the {memory} that may be used"
+
+    def _too_large_for(self, solver: str) -> str:
+        source = "this machine has" if self.resources.limit is None else "memory_limit is"
+        return f"{in_words(self.estimate[solver])}, {source} {in_words(self.resources.memory)}"
+
+    def _nothing_fits(self, considered: dict[str, int]) -> MemoryError:
+        features = self.problem.features
+        source = "this machine has" if self.resources.limit is None else "memory_limit is"
+        needs = ", ".join(f"{name!r} needs {in_words(size)}" for name, size in considered.items())
+        return MemoryError(
+            f"fit: d = {features.d} ({features.count} features), no solver is possible: {needs}; "
+            f"{source} {in_words(self.resources.memory)}"
+        )
+
+
+_LEAST_NORM = Step(
+    "eigh", "so the solution of least norm was taken", attempt=cholesky.solve_for_least_norm
+)

@@ -11,13 +11,13 @@ from ..arrays.device import device_of, frozen, on_device, to_host
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Array, Floats, Positions, as_positions
 from ..backend.choice import get_backend
+from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
 from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_tokens
 from ..features import files as storage
 from ..features.features import Features
-from ..heads.chosen_layer import outputs_of
 from ..heads.heads import Heads
 from ..heads.recovery_report import Recovery
 from ..system.machine import in_words

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.types import Positions
-from ..features.features import Features
-from ..heads.few_heads import require_every_feature
 from ..heads.recovery import METHODS
 from ..linalg.factors import SOLVERS, Solver
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..solvers.memory import estimate_memory
 from ..system.arguments import as_size
-from ..system.machine import as_memory_limit, require_memory
+from ..system.machine import as_memory_limit
 
 
 def as_heads(heads: object) -> str | int | None:
@@ -41,7 +37,7 @@ class Settings:
     certify: bool
     memory_limit: int | None
     tol: float | None = None
-    """Of conjugate gradients, see :class:`~linattn_fast.solvers.conjugate_gradients.pcg.Pcg`."""
+    """Accuracy asked of conjugate gradients (:class:`linattn_fast.Pcg`); None for rounding."""
 
     @classmethod
     def of(
@@ -68,22 +64,4 @@ class Settings:
             raise ValueError(
                 f"solver: must be one of {', '.join(SOLVERS)} or Pcg(tol=...), got {self.solver!r}"
             )
-        as_memory_limit(self.memory_limit)
-
-    def require_possible(
-        self, features: Features, d_out: int, positions: Positions, n_samples: int | None
-    ) -> None:
-        """Raise what speaks against the work, such as the memory of the solver that runs first."""
-        if isinstance(self.heads, int):
-            require_every_feature(features)
-        d = features.d
-        estimate = estimate_memory(
-            d, d_out, positions=positions, n_samples=n_samples, features=features
-        )
-        name = "cholesky" if self.solver == "auto" else self.solver
-        needed = estimate.get(name, 0)  # unknown before a stream of unknown length is read
-        what = f"fit: d = {d} ({features.count} features), solver {name!r},"
-        if isinstance(self.heads, int):  # the dense second moment is their metric
-            needed = max(needed, estimate["cholesky"])
-            what = f"{what} heads = {self.heads},"
-        require_memory(needed, what, as_memory_limit(self.memory_limit))
+        object.__setattr__(self, "memory_limit", as_memory_limit(self.memory_limit))

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays.types import Floats
 from ..data.sources import Batch, Source
-from ..data.tokens import Tokens
 from ..features.files import PathLike
+from ..features.samples import Samples
 from .digests import BatchDigest, digest_of
-from .file import Progress, read_moments, write_moments
+from .file import Reached, read_moments, write_moments
 
 if TYPE_CHECKING:
     from .moments import Moments
@@ -116,9 +115,7 @@ class Checkpoint:
             f"checkpoint: {self.path} is of another stream: {difference}; {_WHAT_TO_DO}"
         )
 
-    def holds(
-        self, batch: Batch, tokens: Tokens, targets: Tokens | None, weights: Floats | None
-    ) -> bool:
+    def holds(self, batch: Batch, samples: Samples) -> bool:
         """Tell whether the next batch was added before; one that differs is an error."""
         if self._compared == len(self._seen):
             if self._complete:
@@ -133,7 +130,7 @@ class Checkpoint:
                 f"its batch {self._compared} ended after {end} {self._source.unit}, and that of "
                 f"this one ends after {batch.end}"
             )
-        now = digest_of(tokens, targets, weights)
+        now = digest_of(samples)
         differ = [
             name for name in BatchDigest._fields if getattr(now, name) != getattr(before, name)
         ]
@@ -147,11 +144,9 @@ class Checkpoint:
 
     # -------------------------------------------------------------------------------------- saving
 
-    def note(
-        self, batch: Batch, tokens: Tokens, targets: Tokens | None, weights: Floats | None
-    ) -> None:
+    def note(self, batch: Batch, samples: Samples) -> None:
         """Remember a batch that has been added."""
-        self._seen.append((batch.end, digest_of(tokens, targets, weights)))
+        self._seen.append((batch.end, digest_of(samples)))
         self._compared = len(self._seen)
 
     def save_if_due(self, moments: Moments) -> None:
@@ -172,12 +167,12 @@ class Checkpoint:
     def save(self, moments: Moments) -> None:
         """Save now."""
         rows = [(end, *digest) for end, digest in self._seen]
-        progress = Progress(
+        reached = Reached(
             self._source.unit,
             self._source.total,
             done=rows[-1][0],
             complete=self._complete,
             batches=np.array(rows, dtype=np.uint64),
         )
-        write_moments(moments, self.path, progress)
+        write_moments(moments, self.path, reached)
         self._saved = time.monotonic()

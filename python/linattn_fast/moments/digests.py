@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays.types import Array, Floats
+from ..arrays.types import Array
 from ..data.tokens import Tokens
+from ..features.samples import Samples
 
 _ROWS_AT_ONCE = 1 << 12
 """Rows of short sequences that are looked at together."""
@@ -33,11 +34,12 @@ class BatchDigest(NamedTuple):
     weights: int
 
 
-def digest_of(tokens: Tokens, targets: Tokens | None, weights: Floats | None) -> BatchDigest:
+def digest_of(samples: Samples) -> BatchDigest:
     """Digest a checked batch."""
-    ones = np.ones(len(tokens)) if weights is None else weights
+    targets, weights = samples.targets, samples.weights
+    ones = np.ones(samples.n_sequences) if weights is None else weights
     return BatchDigest(
-        _of_rows(tokens), 0 if targets is None else _of_rows(targets), _number([ones])
+        _of_rows(samples.tokens), 0 if targets is None else _of_rows(targets), _number([ones])
     )
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..arrays.types import Array
-from ..backend.interface import BatchMoments
+from ..backend.totals import ARRAYS, Totals
 from ..features import files as storage
 from ..features.accumulation import Accumulation
-from .totals import Totals
 
 if TYPE_CHECKING:
     from .moments import Moments
@@ -23,7 +22,7 @@ _FILE_VERSION = 2
 _META = ("d", "d_out", "positions", "precision", "n_samples", "total_weight", "accumulation")
 
 
-class Progress(NamedTuple):
+class Reached(NamedTuple):
     """How far a stream had been read."""
 
     unit: str
@@ -37,7 +36,7 @@ class Progress(NamedTuple):
     """End and digests of each batch, (batches, 4); None in files of older versions."""
 
 
-def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | None = None) -> None:
+def write_moments(moments: Moments, path: storage.PathLike, stream: Reached | None = None) -> None:
     """Write moments, whole or not at all; ``stream`` says how far a stream had been read."""
     meta: dict[str, Any] = {
         "d": moments.d,
@@ -52,7 +51,7 @@ def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | N
         "scalar_targets": moments.scalar_targets,
     }
     arrays: dict[str, Array] = {
-        **moments.sums._asdict(),
+        **{name: getattr(moments.sums, name) for name in ARRAYS},
         **storage.feature_arrays(moments.features),
     }
     sizes = moments.magnitudes
@@ -65,9 +64,9 @@ def write_moments(moments: Moments, path: storage.PathLike, stream: Progress | N
 
 def read_moments(
     path: storage.PathLike, kind: type[Moments], backend: str
-) -> tuple[Moments, Progress | None]:
+) -> tuple[Moments, Reached | None]:
     """Read such a file: the moments, and how far a stream had been read if it says so."""
-    names = (*BatchMoments._fields, "pairs", "queries", "magnitudes")
+    names = (*ARRAYS, "pairs", "queries", "magnitudes")
     meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META, ("batches",))
     sizes, batches = arrays.pop("magnitudes"), arrays.pop("batches", None)
     features = storage.read_features(path, meta, arrays)
@@ -79,7 +78,7 @@ def read_moments(
         backend=backend,
         precision=meta["precision"],
     )
-    expected = {name: array.shape for name, array in moments.sums._asdict().items()}
+    expected = {name: getattr(moments.sums, name).shape for name in ARRAYS}
     found = {name: array.shape for name, array in arrays.items()}
     if found != expected:
         raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
@@ -90,12 +89,12 @@ def read_moments(
     if meta["n_samples"] > 0:
         moments.add(
             Totals(
-                BatchMoments(**arrays),
-                meta["n_samples"],
-                meta["total_weight"],
-                how,
-                None if features.everything else sizes,
-                bool(meta.get("scalar_targets", False)),  # older files lack it
+                **arrays,
+                n_samples=meta["n_samples"],
+                total_weight=meta["total_weight"],
+                accumulation=how,
+                magnitudes=None if features.everything else sizes,
+                scalar_targets=bool(meta.get("scalar_targets", False)),  # older files lack it
             )
         )
     stream = meta.get("stream")
@@ -107,4 +106,4 @@ def read_moments(
             "expected (batches, 4) of uint64"
         )
     done, complete = int(stream["done"]), bool(stream.get("complete", False))
-    return moments, Progress(stream["unit"], stream["total"], done, complete, batches)
+    return moments, Reached(stream["unit"], stream["total"], done, complete, batches)

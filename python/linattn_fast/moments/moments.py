@@ -16,15 +16,15 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.device import cupy
-from ..arrays.types import Floats, Positions, as_positions
+from ..arrays.types import Positions, as_positions
 from ..backend.choice import get_backend
-from ..backend.interface import Precision, as_precision
+from ..backend.interface import Backend, Precision, as_precision
+from ..backend.totals import Totals, merged
 from ..data.doubtful import warn_of_padding
 from ..data.sources import as_source
-from ..data.tokens import Tokens, as_targets, as_tokens, as_weights
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
-from ..features.left_out import require_none_left_out
+from ..features.samples import Samples
 from ..system.arguments import as_size
 from ..system.machine import require_memory
 from ..system.progress import Bar, Progress
@@ -32,8 +32,7 @@ from ..system.threads import same_bits
 from .checkpoint import Checkpoint
 from .file import read_moments, write_moments
 from .streaming import accumulate
-from .sums import MomentSums
-from .totals import Totals, merged, totals_of_batch
+from .sums import MomentSums, sum_over
 
 if TYPE_CHECKING:
     from ..fitting.result import Fit
@@ -177,45 +176,44 @@ class Moments(MomentSums):
             return self.add(stream._totals)
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
-        tokens = as_tokens(Z, offsets, d=self.d)
-        targets = self.checked_targets(y, tokens)
-        weights = as_weights(sample_weight, len(tokens))
-        require_none_left_out(tokens, weights, self.positions, self.features)
-        warn_of_padding(tokens, self.positions)
-        with Bar(tokens.n_samples(self.positions), "moments", progress) as report:
-            batch = self.totals_of(tokens, targets, weights, report)
+        samples = self.checked(Z, y, offsets, sample_weight)
+        warn_of_padding(samples.tokens, self.positions)
+        with Bar(samples.n_samples, "moments", progress) as report:
+            batch = self.totals_of(samples, report)
         return self.add(batch)
 
-    def checked_targets(self, y: object, tokens: Tokens) -> Tokens | None:
-        """Check the targets of a batch; None for d_out = 0."""
-        if self.d_out == 0:
-            if y is not None:
-                raise ValueError("y: these moments have d_out = 0 and take no targets")
-            return None
-        if y is None:
-            raise ValueError(f"y: targets with d_out = {self.d_out} are needed, got None")
-        return as_targets(y, tokens, self.positions, d_out=self.d_out)
-
-    def add_checked(
-        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
-    ) -> None:
-        """Add a batch whose arguments have been checked."""
-        self.add(self.totals_of(tokens, targets, weights, progress))
-
-    def totals_of(
-        self, tokens: Tokens, targets: Tokens | None, weights: Floats | None, progress: Progress
-    ) -> Totals:
-        """Sums over a checked batch, which is not added."""
-        return totals_of_batch(
-            tokens,
-            targets,
-            weights,
+    def checked(self, Z: object, y: object, offsets: object, sample_weight: object) -> Samples:
+        """Check a batch, as these moments need it."""
+        return Samples.checked(
+            Z,
+            y,
+            offsets=offsets,
+            sample_weight=sample_weight,
             positions=self.positions,
             features=self.features,
-            backend=self.backend,
-            precision=self.precision,
-            progress=progress,
+            d=self.d,
+            d_out=self.d_out,
         )
+
+    def totals_of(self, samples: Samples, progress: Progress = None) -> Totals:
+        """Sums over a checked batch, which is not added."""
+        engine = get_backend(self.backend, samples.tokens)
+        return sum_over(samples, engine, self.precision, progress)
+
+    @classmethod
+    def of(
+        cls, samples: Samples, engine: Backend, precision: Precision, progress: Progress = None
+    ) -> Moments:
+        """Moments of one checked batch."""
+        moments = cls(
+            samples.tokens.d,
+            samples.d_out,
+            positions=samples.positions,
+            features=samples.features,
+            backend=engine.name,
+            precision=precision,
+        )
+        return moments.add(sum_over(samples, engine, precision, progress))
 
     def add(self, *parts: Totals | None) -> Moments:
         """Add sums over samples of this kind in the order given, None for nothing."""

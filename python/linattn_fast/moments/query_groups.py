@@ -15,19 +15,19 @@ off the queries themselves: l and m are in one group when some query has both.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 
 from ..arrays.device import module_of
 from ..arrays.types import Positions
-from ..backend.interface import BatchMoments
-from ..data.prefixes import Samples, together
+from ..data.prefixes import Prefixes, together
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.features import Features
 from .moments import Moments
-from .totals import Totals
 
 Group = npt.NDArray[np.intp]
 """Ascending numbers among the queries of the features."""
@@ -53,7 +53,7 @@ def in_one_group(tokens: Tokens, positions: Positions, queries: npt.NDArray[np.i
     sequences = max(1, _SAMPLES_AT_ONCE * len(tokens) // tokens.n_samples(positions))
     for first in range(0, len(tokens), sequences):
         some = tokens.part(first, min(first + sequences, len(tokens)))
-        for _, part in Samples.of(some, positions).parts(_SAMPLES_AT_ONCE):
+        for _, part in Prefixes.of(some, positions).parts(_SAMPLES_AT_ONCE):
             meeting |= together(part.query_tokens()[:, queries] != 0)
             if _groups(meeting)[0] == 1:
                 return True
@@ -61,7 +61,7 @@ def in_one_group(tokens: Tokens, positions: Positions, queries: npt.NDArray[np.i
 
 
 def groups_of_samples(
-    samples: Samples, queries: npt.NDArray[np.intp]
+    samples: Prefixes, queries: npt.NDArray[np.intp]
 ) -> tuple[list[Group], npt.NDArray[np.intp]]:
     """Groups of the chosen coordinates, and which of them each sample queries, (M,).
 
@@ -111,12 +111,10 @@ def moments_of(moments: Moments, group: Group) -> Moments:
     gram = compact.of_queries(sums.gram, features, moments.positions, group)
     where = module_of(gram).asarray(group)
     return part.add(
-        Totals(
-            BatchMoments(gram, sums.cross[:, where], sums.energy),
-            moments.n_samples,
-            moments.total_weight,
-            moments.accumulation,
-            None if sizes is None else sizes[:, where],
-            moments.scalar_targets,
+        replace(
+            sums,
+            gram=gram,
+            cross=sums.cross[:, where],
+            magnitudes=None if sizes is None else sizes[:, where],
         )
     )

@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..arrays.types import Floats
 from ..data.doubtful import warn_of_padding
 from ..data.read_ahead import read_ahead
-from ..data.sources import Batch, Source
-from ..data.tokens import Tokens, as_tokens, as_weights
-from ..features.left_out import require_none_left_out
+from ..data.sources import Source
 from ..system.progress import Bar
 from .checkpoint import Checkpoint
 
@@ -28,15 +25,6 @@ def located(where: str) -> Iterator[None]:
         if type(error) not in (TypeError, ValueError):
             raise
         raise type(error)(f"{error}; in {where}") from error.__cause__
-
-
-def checked(batch: Batch, moments: Moments) -> tuple[Tokens, Tokens | None, Floats | None]:
-    """Tokens, targets and weights of a batch, as the moments need them."""
-    tokens = as_tokens(batch.Z, batch.offsets, d=moments.d)
-    targets = moments.checked_targets(batch.y, tokens)
-    weights = as_weights(batch.sample_weight, len(tokens))
-    require_none_left_out(tokens, weights, moments.positions, moments.features)
-    return tokens, targets, weights
 
 
 def accumulate(
@@ -60,20 +48,20 @@ def accumulate(
         for batch in batches:
             reached = batch.end
             with located(batch.where):
-                tokens, targets, weights = checked(batch, total)
+                samples = total.checked(batch.Z, batch.y, batch.offsets, batch.sample_weight)
             if doubt:
-                warn_of_padding(tokens, total.positions)
+                warn_of_padding(samples.tokens, total.positions)
                 doubt = False
-            if checkpoint is not None and checkpoint.holds(batch, tokens, targets, weights):
+            if checkpoint is not None and checkpoint.holds(batch, samples):
                 continue
             with located(batch.where):
-                total.add_checked(tokens, targets, weights, None)
+                total.add(total.totals_of(samples))
             if report is not None:
                 report(reached)
             if checkpoint is not None:
-                checkpoint.note(batch, tokens, targets, weights)
+                checkpoint.note(batch, samples)
                 checkpoint.save_if_due(total)
-            del batch, tokens, targets, weights  # before the next is taken, or three would exist
+            del batch, samples  # before the next is taken, or three would exist
     if reached == 0 and done == 0:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     if checkpoint is not None:

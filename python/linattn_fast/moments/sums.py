@@ -1,21 +1,56 @@
-"""What moments say: the Gram, dense or times a vector, the cross moment, the loss of coefficients.
+"""Sums over the samples of a batch, and what they say: the Gram, the cross moment, a loss.
 
-The reading side of :class:`linattn_fast.Moments`, which accumulates them.
+:class:`MomentSums` is the reading side of :class:`linattn_fast.Moments`, which accumulates batches.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from ..arrays.device import device_of, module_of, on_own_device
+from ..arrays.device import device_of, module_of, on_device, on_own_device, to_host
+from ..arrays.floating_point import gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats, Positions
-from ..backend.interface import BatchMoments
+from ..backend.interface import Backend, Precision
+from ..backend.totals import Totals
+from ..data.non_finite import underflow_error
 from ..features import compact
 from ..features.accumulation import Accumulation
 from ..features.compact import compact_bytes
 from ..features.features import Features
+from ..features.samples import Samples
 from ..system.machine import require_memory
-from .totals import Totals
+from ..system.progress import Progress
+
+_SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
+"""A Gram whose largest entry is below this has lost digits to underflow."""
+
+
+@gradual_underflow()
+def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: Progress) -> Totals:
+    """Sum over a batch; raises where its products overflow, or underflow as a whole."""
+    totals = engine.moments(samples, precision, progress=progress)
+    how, features = totals.accumulation, samples.features
+    with on_device(device_of(totals.gram)):
+        largest = float(compact.diagonal(totals.gram, features, samples.positions).max())
+    if largest < _SMALLEST:  # of chosen features, all may be zero where queries are not
+        some = features.everything and _some_query(samples)
+        if some or (largest > 0 and how.underflow):
+            raise underflow_error(samples.tokens, samples.weights)
+    if keeps_subnormals():
+        return totals
+    return replace(totals, accumulation=how._replace(underflow=True))
+
+
+def _some_query(samples: Samples) -> bool:
+    """Whether a query of positive weight is not zero, and with it S_ll z_l for some l."""
+    queries = slice(-1, None) if samples.positions == "last" else slice(None)
+    return any(
+        bool(to_host(z)[queries].any())
+        for i, z in enumerate(samples.tokens)
+        if samples.weights is None or samples.weights[i] > 0
+    )
 
 
 class MomentSums:
@@ -30,7 +65,7 @@ class MomentSums:
     @property
     def device(self) -> int | None:
         """The CUDA device that the sums are on; None for the host."""
-        return device_of(None if self._totals is None else self._totals.sums)
+        return None if self._totals is None else device_of(self._totals.gram)
 
     @property
     def dimension(self) -> int:
@@ -63,14 +98,17 @@ class MomentSums:
         return self.accumulation.wide
 
     @property
-    def sums(self) -> BatchMoments:
+    def sums(self) -> Totals:
         """The compact sums; zeros before the first update."""
         if self._totals is not None:
-            return self._totals.sums
-        return BatchMoments(
+            return self._totals
+        return Totals(
             np.zeros(compact.shape(self.features, self.positions)),
             np.zeros((self.d_out, self.features.n_queries, self.features.n_pairs)),
             np.zeros(self.d_out),
+            n_samples=0,
+            total_weight=0.0,
+            accumulation=Accumulation(),
         )
 
     @property

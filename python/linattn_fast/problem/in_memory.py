@@ -1,101 +1,128 @@
-"""What a fit is asked for: its settings and its data, checked."""
+"""The data of a fit in memory: one part, read in place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+
+import numpy as np
 
 from ..arrays.device import cupy
 from ..arrays.types import Floats, Positions
-from ..backend.interface import Precision
-from ..data.tokens import Tokens, total_weight
+from ..backend.choice import get_backend
+from ..backend.interface import Backend, Precision
+from ..backend.normal_operator import Gradient
+from ..data.doubtful import warn_of_layout, warn_of_padding
+from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
 from ..features.features import Features
+from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..system.progress import Bar
+from .interface import Passes, Report
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Checked data of a fit, in memory."""
+class InMemory:
+    """Checked samples, and the backend that sums over them; see :class:`Problem`."""
 
-    tokens: Tokens
-    targets: Tokens
-    weights: Floats | None
-    positions: Positions
-    backend: str
-    precision: Precision
-    features: Features
+    samples: Samples
+    engine: Backend
+    precision: Precision = "float64"
 
-    def __post_init__(self) -> None:
-        total_weight(self.tokens, self.weights, self.positions)  # raises where it overflows
+    note = ""
+
+    @classmethod
+    def of(
+        cls, samples: Samples, backend: str = "auto", precision: Precision = "float64"
+    ) -> InMemory:
+        """A problem from all of its samples; data that looks wrong is warned of."""
+        require_positive(samples.largest_weight)
+        warn_of_padding(samples.tokens, samples.positions)
+        if samples.targets is not None:
+            warn_of_layout(samples.tokens, samples.targets, samples.positions)
+        engine = get_backend(backend, samples.tokens)
+        _ = samples.total_weight  # raises where it overflows
+        return cls(samples, engine, precision)
+
+    @property
+    def features(self) -> Features:
+        """See :attr:`Problem.features`."""
+        return self.samples.features
+
+    @property
+    def positions(self) -> Positions:
+        """See :attr:`Problem.positions`."""
+        return self.samples.positions
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
-        return self.targets.d
+        """See :attr:`Problem.d_out`."""
+        return self.samples.d_out
 
     @property
     def n_samples(self) -> int:
-        """Number of queries."""
-        return self.tokens.n_samples(self.positions)
+        """See :attr:`Problem.n_samples`."""
+        return self.samples.n_samples
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tokens where they are one array (N, n, d); () elsewhere."""
-        tokens = self.tokens
-        dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
-        return tuple(tokens.arrays[0].shape) if dense else ()
+    def n_columns(self) -> int:
+        """See :attr:`Problem.n_columns`."""
+        return self.samples.n_columns
 
     @property
     def scalar_targets(self) -> bool:
-        """Whether the targets came without an axis of outputs."""
-        return self.targets.scalar
-
-    @contextmanager
-    def parts(self) -> Iterator[Iterator[Problem]]:
-        """Read the data, part by part: this is the only one."""
-        yield iter([self])
+        """See :attr:`Problem.scalar_targets`."""
+        return self.samples.scalar_targets
 
     @property
-    def sampled(self) -> tuple[Tokens, Floats | None, Positions, Features]:
-        """What the features of the samples are made from: all but the targets."""
-        return self.tokens, self.weights, self.positions, self.features
+    def bytes_to_gather(self) -> int:
+        """See :attr:`Problem.bytes_to_gather`: they are in memory."""
+        return 0
+
+    def refusal(self, solver: str) -> str | None:
+        """See :meth:`Problem.refusal`: data in memory allows every solver, blocks on the host."""
+        if solver == "blocks" and self.engine.on_device:
+            return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
+        return None
+
+    def moments(self, progress: Report = False) -> Moments:
+        """See :meth:`Problem.moments`."""
+        with Bar(self.n_samples, "moments", progress) as report:
+            return Moments.of(self.samples, self.engine, self.precision, report)
+
+    @contextmanager
+    def read(self) -> Iterator[Iterator[Samples]]:
+        """See :attr:`Problem.read`: one part."""
+        yield iter([self.samples])
+
+    def gradient(self, C: Floats) -> Gradient:
+        """See :attr:`Problem.gradient`."""
+        return self.engine.normal_operator(self.samples, keep=False).gradient(C)
+
+    def passes(self, *, keep: bool) -> Passes:
+        """See :meth:`Problem.passes`."""
+        operator = self.engine.normal_operator(self.samples, keep=keep)
+        how = f"samples {'kept' if keep else 'made anew in every pass'}"
+        return Passes(operator, self.samples.noise_samples, how, kept=keep)
+
+    def gathered(self, memory_limit: int | None, beside: int) -> InMemory:
+        """See :meth:`Problem.gathered`: these are all."""
+        return self
 
     @cached_property
     def modular(self) -> ModularData:
-        """The samples modulo primes: one object, which keeps what was found."""
-        return ModularData.of(*self.sampled)
+        """See :attr:`Problem.modular`: one object, which keeps what was found."""
+        return ModularData.of(self.samples)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of tokens and targets."""
-        return sum(
-            batch.n_rows * batch.d * batch.sequence(0).itemsize
-            for batch in (self.tokens, self.targets)
-        )
+    def on_current_device(self) -> InMemory:
+        """The same data on the current CUDA device, where it is not on one already."""
+        if self.samples.device is not None:
+            return self
+        return InMemory(self.samples.put(cupy().empty(0)), self.engine, self.precision)
 
-    def moments(self, progress: bool | Callable[[int, Any], object]) -> Moments:
-        """Accumulate the moments of the data."""
-        moments = Moments(
-            self.tokens.d,
-            self.targets.d,
-            positions=self.positions,
-            features=self.features,
-            backend=self.backend,
-            precision=self.precision,
-        )
-        with Bar(self.n_samples, "moments", progress) as report:
-            moments.add_checked(self.tokens, self.targets, self.weights, report)
-        return moments
-
-
-def on_current_device(problem: Problem) -> Problem:
-    """The same data on the current CUDA device, where it is not on one already."""
-    here = cupy().empty(0)
-    if problem.tokens.device is not None:
-        return problem
-    return replace(problem, tokens=problem.tokens.put(here), targets=problem.targets.put(here))
+    def on_host(self) -> Samples:
+        """The samples on the host."""
+        return self.samples.put(np.zeros(0))

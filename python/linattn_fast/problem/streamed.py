@@ -3,90 +3,138 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial, reduce
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
-from ..backend.interface import Precision
+from ..backend.interface import Backend, Precision
+from ..backend.normal_operator import Gradient, added
 from ..data.doubtful import warn_of_layout, warn_of_padding
 from ..data.read_ahead import read_ahead
-from ..data.sources import Batch, Source, StoredArrays, as_source, batch_bytes_for
-from ..data.tokens import Tokens, as_targets, as_tokens, as_weights, require_positive
+from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
+from ..data.tokens import as_tokens, require_positive
+from ..exact.modular_features import ModularData
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
-from ..features.left_out import require_none_left_out
+from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..moments.streaming import accumulate, located
 from ..system.machine import require_memory
-from .in_memory import Problem
+from .in_memory import InMemory
+from .interface import Passes, Report
+from .passes import SummedOperator
 
 
 @dataclass(frozen=True)
-class StreamedProblem:
-    """Data of a fit that is read from a source; each part is checked when it comes."""
+class Streamed:
+    """Data that is read from a source; each part is checked when it comes; see :class:`Problem`."""
 
     source: Source
     d: int
     d_out: int
     positions: Positions
-    backend: str
+    engine: Backend
     precision: Precision
     features: Features
     forms: set[bool] = field(default_factory=set)
     """Whether targets of the parts read so far were scalar: {True}, {False}, or both."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tokens where they are one array (N, n, d); () elsewhere."""
-        source = self.source
-        if isinstance(source, StoredArrays) and source.offsets is None:
-            return tuple(source.Z.shape)
-        return ()
+    def samples(self) -> None:
+        """See :attr:`Problem.samples`: they are not in memory."""
+        return
 
     @property
     def scalar_targets(self) -> bool:
-        """Whether all targets, which have been read by now, came without an axis of outputs."""
+        """See :attr:`Problem.scalar_targets`."""
         return self.forms == {True}
 
     @property
     def n_samples(self) -> int | None:
-        """Number of queries, where that is known before the first reading."""
+        """See :attr:`Problem.n_samples`: known of stored arrays."""
         if not isinstance(self.source, StoredArrays):
             return None
         if self.positions == "last":
             return self.source.total
         return int(np.prod(self.source.Z.shape[:-1], dtype=np.int64))
 
-    def _part(self, batch: Batch) -> Problem:
-        with located(batch.where):
-            tokens = as_tokens(batch.Z, batch.offsets, d=self.d)
-            targets = as_targets(batch.y, tokens, self.positions, d_out=self.d_out)
-            weights = as_weights(batch.sample_weight, len(tokens))
-            require_none_left_out(tokens, weights, self.positions, self.features)
-        self.forms.add(targets.scalar)
-        return Problem(
-            tokens, targets, weights, self.positions, self.backend, self.precision, self.features
+    @property
+    def n_columns(self) -> int | None:
+        """See :attr:`Problem.n_columns`."""
+        known = isinstance(self.source, StoredArrays) and self.positions == "all"
+        return self.source.total if known else self.n_samples
+
+    @property
+    def bytes_to_gather(self) -> int:
+        """See :attr:`Problem.bytes_to_gather`."""
+        source = self.source
+        return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
+
+    @property
+    def note(self) -> str:
+        """See :attr:`Problem.note`."""
+        if self.source.rereadable:
+            return ""
+        return "a stream that is read once, so nothing is refined on the data"
+
+    def refusal(self, solver: str) -> str | None:
+        """See :meth:`Problem.refusal`: what can be read only once has moments, and can be held."""
+        if solver == "blocks" and self.engine.on_device:
+            return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
+        if self.source.rereadable or solver not in ("dual", "qr", "pcg"):
+            return None
+        return (
+            f"solver: {solver!r} reads the data again, and an iterator can be read only once; give "
+            "a list of batches or stored arrays, or take 'cholesky' or 'eigh'"
         )
 
+    def _part(self, batch: Batch) -> Samples:
+        with located(batch.where):
+            part = Samples.checked(
+                batch.Z,
+                batch.y,
+                offsets=batch.offsets,
+                sample_weight=batch.sample_weight,
+                positions=self.positions,
+                features=self.features,
+                d=self.d,
+                d_out=self.d_out,
+            )
+        self.forms.add(part.scalar_targets)
+        return part
+
     @contextmanager
-    def parts(self) -> Iterator[Iterator[Problem]]:
-        """Read the data, part by part."""
+    def _parts(self) -> Iterator[Iterator[Samples]]:
+        """One reading, part by part."""
         with read_ahead(self.source.read()) as batches:
             yield map(self._part, batches)
 
-    def moments(self, progress: bool | Callable[[int, Any], object]) -> Moments:
-        """Accumulate the moments of the data."""
+    @property
+    def read(self) -> Callable[[], AbstractContextManager[Iterator[Samples]]] | None:
+        """See :attr:`Problem.read`."""
+        return self._parts if self.source.rereadable else None
+
+    @cached_property
+    def modular(self) -> ModularData | None:
+        """See :attr:`Problem.modular`."""
+        if self.read is None:
+            return None
+        return ModularData(self.read, self.positions, self.features)
+
+    def moments(self, progress: Report = False) -> Moments:
+        """See :meth:`Problem.moments`."""
         empty = Moments(
             self.d,
             self.d_out,
             positions=self.positions,
             features=self.features,
-            backend=self.backend,
+            backend=self.engine.name,
             precision=self.precision,
         )
         moments = accumulate(self.source, empty, progress)
@@ -94,111 +142,103 @@ class StreamedProblem:
         require_positive(moments.total_weight)
         return moments
 
+    def _total(self, name: str, *arguments: Floats) -> Any:
+        """Results of a method of the normal equations of each part, added up in order."""
+
+        def of_part(part: Samples) -> Any:
+            return getattr(self.engine.normal_operator(part, keep=False), name)(*arguments)
+
+        with self._parts() as parts:
+            return reduce(added, map(of_part, parts))
+
     @property
-    def bytes_to_load(self) -> int:
-        """Bytes that the data takes in memory beyond what it has there, as far as is known."""
-        source = self.source
-        return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
+    def gradient(self) -> Callable[[Floats], Gradient] | None:
+        """See :attr:`Problem.gradient`."""
+        return partial(self._total, "gradient") if self.source.rereadable else None
 
-    def loaded(self, memory_limit: int | None = None, beside: int = 0) -> Problem:
-        """Read all of the data into memory, where ``beside`` bytes are needed for other things."""
-        what = "Z: the stream, which has to be in memory as a whole,"
-        require_memory(self.bytes_to_load + beside, what, memory_limit)
-        at_hand = isinstance(getattr(self.source, "iterable", None), list | tuple)
-        everything, size = [], 0
-        with self.parts() as parts:
+    def passes(self, *, keep: bool) -> Passes:
+        """See :meth:`Problem.passes`: a first reading counts the samples and their weight."""
+        n_samples, weight, largest = 0, 0.0, 0.0
+        with self._parts() as parts:
             for part in parts:
-                everything.append(part)
-                size += part.nbytes
+                n_samples += part.n_samples
+                weight += part.total_weight
+                largest = max(largest, part.largest_weight)
+        require_positive(weight)
+        operator = SummedOperator(self.features, self.d_out, n_samples, weight, self._total)
+        return Passes(operator, weight / largest, "the stream read in every pass")
+
+    def gathered(self, memory_limit: int | None = None, beside: int = 0) -> InMemory:
+        """See :meth:`Problem.gathered`: one reading of all parts."""
+        what = "Z: the stream, which has to be in memory as a whole,"
+        require_memory(self.bytes_to_gather + beside, what, memory_limit)
+        at_hand = isinstance(getattr(self.source, "iterable", None), list | tuple)
+        parts: list[Samples] = []
+        with self._parts() as given:
+            for part in given:
+                parts.append(part)
                 if not at_hand:
+                    size = sum(part.nbytes for part in parts)
                     require_memory(size + beside, what, memory_limit)
-        require_positive(
-            max(1.0 if part.weights is None else part.weights.max() for part in everything)
-        )
-        if len(everything) == 1:
-            return everything[0]
-        sequences = [z for part in everything for z in part.tokens]
-        targets = [z for part in everything for z in part.targets]
-        weights = [
-            np.ones(len(part.tokens)) if part.weights is None else part.weights
-            for part in everything
-        ]
-        weighted = any(part.weights is not None for part in everything)
-        return Problem(
-            as_tokens(sequences),
-            replace(as_tokens(targets), scalar=all(part.scalar_targets for part in everything)),
-            np.concatenate(weights) if weighted else None,
-            self.positions,
-            self.backend,
-            self.precision,
-            self.features,
-        )
+        require_positive(max(part.largest_weight for part in parts))
+        return InMemory(_joined(parts), self.engine, self.precision)
 
 
-Data: TypeAlias = Problem | StreamedProblem
-"""Data of a fit: in memory, or a stream of such parts."""
+def _joined(parts: list[Samples]) -> Samples:
+    """All samples of some parts, which have targets, as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    targets = as_tokens([y for part in parts if part.targets is not None for y in part.targets])
+    weights = None
+    if any(part.weights is not None for part in parts):
+        ones = (np.ones(p.n_sequences) if p.weights is None else p.weights for p in parts)
+        weights = np.concatenate(list(ones))
+    return replace(
+        parts[0],
+        tokens=as_tokens([z for part in parts for z in part.tokens]),
+        targets=replace(targets, scalar=all(part.scalar_targets for part in parts)),
+        weights=weights,
+    )
 
 
-def as_data(
-    Z: object,
-    y: object,
-    offsets: object,
-    sample_weight: object,
-    positions: Positions,
-    features: Features | None,
-    backend: str,
-    precision: Precision,
-) -> Data:
-    """Check the data of a fit; a stream that comes in one piece is data in memory."""
-    source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
-    if source is not None:
-        streamed = _streamed_problem(source, positions, backend, precision, features)
-        small = isinstance(source, StoredArrays) and source.nbytes <= source.batch_bytes
-        return streamed.loaded() if small else streamed
-    tokens = as_tokens(Z, offsets)
-    chosen = as_features(features, tokens.d)
-    targets = as_targets(y, tokens, positions)
-    weights = as_weights(sample_weight, len(tokens))
-    if weights is not None:
-        require_positive(float(weights.max()))
-    require_none_left_out(tokens, weights, positions, chosen)
-    warn_of_padding(tokens, positions)
-    warn_of_layout(tokens, targets, positions)
-    engine = get_backend(backend, tokens).name
-    return Problem(tokens, targets, weights, positions, engine, precision, chosen)
-
-
-def _streamed_problem(
+def streamed(
     source: Source,
     positions: Positions,
+    features: Features | None,
     backend: str,
     precision: Precision,
-    features: Features | None,
-) -> StreamedProblem:
-    """Look at the first batch of a source, which tells d and d_out."""
+) -> Streamed | InMemory:
+    """The problem of a source, whose first batch tells d and d_out; in memory if it is small."""
     batches = source.read()
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     with located(first.where):
-        tokens = as_tokens(first.Z, first.offsets)
-        targets = as_targets(first.y, tokens, positions)
-        as_weights(first.sample_weight, len(tokens))
-    warn_of_padding(tokens, positions)
-    warn_of_layout(tokens, targets, positions)
-    chosen = as_features(features, tokens.d)
+        some = Samples.checked(
+            first.Z,
+            first.y,
+            offsets=first.offsets,
+            sample_weight=first.sample_weight,
+            positions=positions,
+        )
+    assert some.targets is not None
+    warn_of_padding(some.tokens, positions)
+    warn_of_layout(some.tokens, some.targets, positions)
+    chosen = as_features(features, some.tokens.d)
+    small = isinstance(source, StoredArrays) and source.nbytes <= source.batch_bytes
     if isinstance(source, StoredArrays):
-        size = batch_bytes_for(compact_bytes(chosen, targets.d, positions))
+        size = batch_bytes_for(compact_bytes(chosen, some.d_out, positions))
         source = replace(source, batch_bytes=size)
     elif not source.rereadable:
         source = Peeked(first, batches, total=source.total)
-    engine = get_backend(backend, tokens).name
-    return StreamedProblem(source, tokens.d, targets.d, positions, engine, precision, chosen)
+    engine = get_backend(backend, some.tokens)
+    problem = Streamed(source, some.tokens.d, some.d_out, positions, engine, precision, chosen)
+    return problem.gathered() if small else problem
 
 
 @dataclass
 class Peeked:
-    """What can be read but once, with its first batch put back."""
+    """A source that can be read only once, with its first batch put back."""
 
     first: Batch
     rest: Iterator[Batch]
@@ -209,20 +249,3 @@ class Peeked:
     def read(self) -> Iterator[Batch]:
         """All batches."""
         return chain([self.first], self.rest)
-
-
-def in_memory(
-    problem: Data, memory_limit: int | None, why: str, beside: int
-) -> tuple[Problem, str]:
-    """The data with all samples at once, beside so many bytes, and the reason with that said."""
-    if isinstance(problem, Problem):
-        return problem, why
-    loaded = problem.loaded(memory_limit, beside)
-    return loaded, f"{why}; all samples of the stream loaded into memory"
-
-
-@contextmanager
-def tokens_of(problem: Data) -> Iterator[Iterator[tuple[Tokens, Floats | None]]]:
-    """Read tokens and weights alone, part by part."""
-    with problem.parts() as parts:
-        yield ((part.tokens, part.weights) for part in parts)

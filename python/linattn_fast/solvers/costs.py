@@ -1,4 +1,4 @@
-"""Which solver "auto" takes: a model of flops and bytes, and what memory allows.
+"""What each solver costs, told before anything is allocated: seconds predicted, and bytes counted.
 
     cholesky   Gram N q^2 k^2 / 2 (all: N q^3 / 3), factorisation p^3 / 3, twice with a certificate
     dual       kernel 2 N^2 q, factorisation N^3 / 3
@@ -8,23 +8,24 @@ with N samples, q pairs, k queries and p = q k features. The number of passes fo
 spectrum that random features would have: with r = sqrt(p / N), the whitened second moment has the
 condition number ((1 + r) / (1 - r))^2, and conjugate gradients need half its root times
 log(2 / tolerance) iterations.
-
-- Fewer samples than features: the dual, which gives the solution of least norm directly.
-- A certificate is asked for: Cholesky and its proof wherever that fits and takes no longer than
-  ``PATIENCE`` seconds or four times as long as PCG, whose certificate is an estimate.
-- Otherwise whichever is predicted to be faster.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
-from ..arrays.types import Positions
-from ..features.features import Features
-from ..system.machine import in_words, usable_cores, usable_memory
+from ..arrays import compiled
+from ..arrays.types import Positions, as_positions
+from ..features.compact import compact_bytes
+from ..features.features import Features, as_features, pair_count
+from ..linalg.cholesky import factor_bytes
+from ..problem.interface import Problem
+from ..system.arguments import as_size
+from ..system.machine import usable_cores
+from ..system.threads import get_num_threads
 from .conjugate_gradients.restarts import TOLERANCE
-from .memory import estimate_memory
 
 # Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
 GRAM_RATE = 48e9
@@ -38,10 +39,6 @@ BYTES_RATE = 3e9
 
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
-PATIENCE = 20.0
-"""Seconds that a proof is worth."""
-_WORTH = 4.0
-"""How much longer than PCG a proof may take beyond that."""
 _HEAVY_TAILS = 1.4
 """Cubic features need so many times the iterations of Gaussian ones."""
 _LARGEST_ROOT = 50.0
@@ -100,53 +97,117 @@ def predict_orthogonal(features: Features, n_samples: int) -> float:
     return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE
 
 
-def _refusal(features: Features, estimate: dict[str, int], limit: int | None) -> MemoryError:
-    available = usable_memory() if limit is None else limit
-    source = "this machine has" if limit is None else "memory_limit is"
-    needs = ", ".join(f"{name!r} needs {in_words(size)}" for name, size in estimate.items())
-    return MemoryError(
-        f"fit: d = {features.d} ({features.count} features), no solver is possible: {needs}; "
-        f"{source} {in_words(available)}"
-    )
+# ------------------------------------------------------------------------------------------ bytes
 
 
-def choose_solver(
-    features: Features,
-    d_out: int,
-    positions: Positions,
-    n_samples: int,
-    columns: int,
-    *,
-    certify: bool,
-    memory_limit: int | None,
-) -> tuple[str, str]:
-    """Choose "cholesky", "dual" or "pcg", and say why.
+def kept_samples_bytes(features: Features, d_out: int, positions: Positions, columns: int) -> int:
+    """Bytes of the packed samples that PCG keeps between passes where there is room.
 
-    Raises
-    ------
-    MemoryError
-        None of them fits; the message has what each would need.
+    A column is a sample, or for "all" a sequence, with S of its queries in the place of z.
     """
-    estimate = estimate_memory(
-        features.d, d_out, positions=positions, n_samples=n_samples, features=features
-    )
-    limit = usable_memory() if memory_limit is None else memory_limit
-    considered = {name: estimate[name] for name in ("cholesky", "dual", "pcg")}
-    possible = [name for name, size in considered.items() if size <= limit]
-    if not possible:
-        raise _refusal(features, considered, memory_limit)
+    q, k = features.n_pairs, features.n_queries
+    rows = q + pair_count(k) + 1 if positions == "all" else q + k + d_out + 1
+    return 8 * rows * (columns + 16)
+
+
+def _slabs_bytes(n_samples: int, entries: int) -> int:
+    """Bytes of the partial sums of a pass: one sum a slab, and one alone without the extension."""
+    if compiled.MISSING is not None:
+        return 8 * entries
+    # Where a number does not fit the extension's integers, neither do the sums fit any memory.
+    most = sys.maxsize
+    return 8 * entries * compiled.core.pass_slabs(min(n_samples, most), min(entries, most))
+
+
+def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
+    """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
+    q, k, p = features.n_pairs, features.n_queries, features.count
+    rows = 8 * 264 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
+    factors = q * q + k * k + q * k
+    # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
+    # vectors of the iteration and, once more for the certificate, the sums of a pass.
+    setup = _slabs_bytes(n_samples, factors) + 16 * factors
+    vectors = 8 * 16 * max(d_out, 3) * p
+    decomposition = 8 * 7 * (q * q + k * k)
+    passes = _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
+    return rows + vectors + max(setup, decomposition + passes)
+
+
+def estimate_memory(
+    d: int,
+    d_out: int = 1,
+    *,
+    positions: Positions = "last",
+    n_samples: int | None = None,
+    features: Features | None = None,
+) -> dict[str, int]:
+    """Bytes that each part of a fit holds at its peak, beside the data.
+
+    Parameters
+    ----------
+    d
+        Coordinates of a token.
+    d_out
+        Outputs.
+    positions
+        "last", "all" or "causal".
+    n_samples
+        Number of samples, which the memory of "dual" and "pcg" depends on.
+    features
+        Which features take part; None is all.
+
+    Returns
+    -------
+    dict
+        ``"moments"``: accumulation, the totals and those of one batch. ``"cholesky"``, ``"eigh"``
+        and ``"qr"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
+        given: a fit from the kernel of the samples; ``"pcg"``, then too: conjugate gradients that
+        make the samples anew in every pass (they are kept between passes where there is room).
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.estimate_memory(16)["moments"]  # 20 megabytes, however many sequences there are
+    20306448
+    """
+    d, d_out = as_size(d, "d"), as_size(d_out, "d_out", least=0)
+    features = as_features(features, d)
     p = features.count
-    if n_samples < p and "dual" in possible:
-        return "dual", f"{n_samples} samples are fewer than the {p} features"
-    if "cholesky" not in possible:
-        first = "pcg" if "pcg" in possible else "dual"
-        size = in_words(estimate["cholesky"])
-        return first, f"Cholesky needs {size}, more than the {in_words(limit)} that may be used"
-    if "pcg" not in possible:
-        size = in_words(estimate["pcg"])
-        return "cholesky", f"PCG needs {size}, more than the {in_words(limit)} that may be used"
-    costs = predict(features, d_out, positions, n_samples, columns, proof=certify)
-    told = f"predicted {costs.cholesky:.2g} s by Cholesky and {costs.pcg:.2g} s by PCG"
-    if certify and costs.cholesky <= max(PATIENCE, _WORTH * costs.pcg):
-        return "cholesky", f"{told}, which proves nothing"
-    return ("pcg" if costs.pcg < costs.cholesky else "cholesky"), told
+    moments = compact_bytes(features, d_out, as_positions(positions))
+    dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
+    estimate = {
+        "moments": 2 * moments,
+        # A second matrix when a ridge makes the certificate need a factorisation of its own
+        "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors + factor_bytes(p)),
+        # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors
+        "eigh": max(2 * moments, moments + 5 * dense + 4 * vectors),
+        # A batch of 2 p rows beside the triangle and their copy, or the triangle's SVD
+        "qr": max(2 * moments, moments + 8 * dense + 4 * vectors),
+    }
+    if n_samples is not None:
+        n = as_size(n_samples, "n_samples")
+        # The kernel and the product it is formed from; s, z and their copies; the answer.
+        estimate["pcg"] = _pcg_bytes(features, d_out, n)
+        estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
+    return estimate
+
+
+def bytes_of(problem: Problem, n_samples: int | None = None) -> dict[str, int]:
+    """Bytes of each solver on a problem; "dual" and "pcg" only where its samples are counted."""
+    return estimate_memory(
+        problem.features.d,
+        problem.d_out,
+        positions=problem.positions,
+        n_samples=problem.n_samples if n_samples is None else n_samples,
+        features=problem.features,
+    )
+
+
+def dual_bytes(problem: Problem) -> int:
+    """Bytes of a fit from the kernel of the samples; 0 where their number is not known yet."""
+    return bytes_of(problem).get("dual", 0)
+
+
+def what_needs(features: Features, solver: str) -> str:
+    """What a refusal says of the fit that needs too much memory."""
+    return f"fit: d = {features.d} ({features.count} features), solver {solver!r},"

@@ -20,14 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.device import module_of, put
-from ..arrays.types import Floats, Positions
-from ..data.non_finite import non_finite_error
+from ..arrays.types import Floats
+from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
-from ..features.features import Features
+from ..features.samples import Samples
 from ..linalg.factors import (
     EPS,
     MARGIN,
     CholeskyFactor,
+    NotSafe,
     SpectralFactor,
     add_to_diagonal,
     algebra_of,
@@ -37,7 +38,10 @@ from ..linalg.factors import (
 from ..linalg.orthogonal import solve_rows, solve_triangle
 from ..linalg.refine import Solution, norm, refine
 from ..moments.cancellation import sizes
-from .accuracy import bound, rounding_of_data
+from ..system.machine import require_memory
+from .accuracy import bound, confirmed, rounding_of_data, squares_underflow
+from .costs import dual_bytes, what_needs
+from .solved import Solved, Task
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,13 @@ class Kernel:
     root: Floats
 
     @classmethod
-    def of(
-        cls, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-    ) -> Kernel:
-        """Samples of a batch; weights are one a sequence."""
-        s, z = features.samples(tokens, positions)
-        w = np.ones(len(tokens)) if weights is None else weights
-        root = np.sqrt(w if positions == "last" else np.repeat(w, tokens.lengths))
-        return cls(s, z, put(root, like=s))
+    def of(cls, samples: Samples) -> Kernel:
+        """The kernel of a batch; raises where tokens are not finite, or too large for it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            s, z = samples.rows()
+            kernel = cls(s, z, put(np.sqrt(samples.weight_of_each()), like=s))
+            kernel.require_finite(samples.tokens)
+        return kernel
 
     def require_finite(self, tokens: Tokens) -> None:
         """Raise where tokens are not finite, or too large for the kernel."""
@@ -136,6 +139,48 @@ class DualSolution:
     not known."""
 
 
+def solve_if_few(task: Task) -> Solved | NotSafe:
+    """Solve a stream whose moments have told that it has fewer samples than features."""
+    moments = task.moments()
+    return solve(task) if moments.n_samples < moments.dimension else NotSafe("")
+
+
+def solve(task: Task) -> Solved:
+    """Solve from the kernel of all samples, which are gathered in memory."""
+    problem = task.problem
+    gathered = problem.gathered(task.memory_limit, dual_bytes(problem))
+    n, needed = gathered.n_samples, dual_bytes(gathered)
+    require_memory(needed, what_needs(problem.features, "dual"), task.memory_limit)
+    if problem.engine.on_device:
+        gathered = gathered.on_current_device()
+    samples = gathered.samples
+    assert samples.targets is not None
+    with task.stages.timed("kernel"):
+        kernel = Kernel.of(samples)
+    y = samples.targets.rows().astype(np.float64)
+    with task.stages.timed("solve"):
+        with np.errstate(over="ignore"):
+            sizes = gathered.engine.summand_sizes(samples).reshape(-1)
+        found = solve_dual(kernel, y, task.alpha, sizes, samples.longest)
+    root = kernel.root[:, None] / kernel.root.max()
+    error = None
+    if not (may_underflow(samples.tokens).any() or squares_underflow(samples.targets)):
+        error = confirmed(found.error, found.rank, gathered.modular)
+    loaded = "" if problem.samples is not None else "all samples of the stream loaded into memory; "
+    unknown = "; the error of the coefficients is unknown" if error is None else ""
+    return Solved(
+        "dual",
+        gathered,
+        found.solution,
+        f"{loaded}{found.reason}{unknown}",
+        condition=found.condition,
+        mean_squared_target=float(((root * y) ** 2).sum() / (root**2).sum()),
+        n_samples=n,
+        coefficient_error=error,
+        bytes=needed,
+    )
+
+
 def solve_dual(
     kernel: Kernel, y: Floats, alpha: float, magnitudes: Floats, longest: int
 ) -> DualSolution:
@@ -156,7 +201,7 @@ def solve_dual(
     with np.errstate(over="ignore"):
         summands = module_of(y).ldexp(put(magnitudes, like=y), 2 * k)
     factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
-    if not isinstance(factor, str):
+    if not isinstance(factor, NotSafe):
         found = _by_kernel(unit, targets, ridge, factor)
         if found is not None:
             C, steps = found
@@ -167,7 +212,7 @@ def solve_dual(
             return DualSolution(solution, factor.condition, how, len(y), error)
         why = "the kernel leaves more than rounding of the residuals"
     else:
-        why = factor.replace("Gram", "kernel")
+        why = factor.reason.replace("Gram", "kernel")
     own = sizes(unit.squares(), summands, longest)
     C, spectral = _by_features(unit, targets, ridge, own)
 

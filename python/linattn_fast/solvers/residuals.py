@@ -13,12 +13,9 @@ import numpy as np
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats
-from ..backend.choice import get_backend
-from ..backend.normal_operator import Gradient, added
+from ..backend.normal_operator import Gradient
 from ..linalg.factors import EPS, Choice
 from ..linalg.refine import Solution, norm
-from ..problem.in_memory import Problem
-from ..problem.streamed import Data
 
 _MOST_STEPS = 8
 _TRUSTED = 1e-3
@@ -84,20 +81,3 @@ def _steps(change: Floats, C: Floats, scale: Floats) -> tuple[float, float]:
         return np.inf, np.inf
     own, equilibrated = norm(change) / size[0], norm(change / scale) / size[1]
     return own, max(own, equilibrated) if np.isfinite(own + equilibrated) else np.inf
-
-
-def gradient_of(problem: Data, C: Floats) -> Gradient:
-    """One pass over the data, part by part."""
-    with problem.parts() as parts:
-        total = _gradient_of_part(next(parts), C)
-        for part in parts:
-            total = added(total, _gradient_of_part(part, C))
-    return total
-
-
-def _gradient_of_part(part: Problem, C: Floats) -> Gradient:
-    engine = get_backend(part.backend, part.tokens)
-    operator = engine.normal_operator(
-        part.tokens, part.targets, part.weights, part.positions, part.features, keep=False
-    )
-    return operator.gradient(C)

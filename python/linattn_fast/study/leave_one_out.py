@@ -35,12 +35,13 @@ from ..arrays.types import Floats, Positions, as_positions
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
+from ..features.samples import Samples
 from ..linalg.factors import EPS, MOST_CONDITION, power_of_two_scale
 from ..moments.cancellation import feature_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import MOST, MomentRounding
-from ..problem.in_memory import Problem
-from ..problem.streamed import Data, StreamedProblem, as_data
+from ..problem.given import as_problem
+from ..problem.interface import Problem
 from ..system.threads import same_bits
 from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
 
@@ -251,9 +252,11 @@ def _squares(
     return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
 
 
-def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> Iterator[_Chunk]:
+def _chunks(part: Samples, range_: ModularRange | None) -> Iterator[_Chunk]:
     """Some sequences at a time; ``range_`` is that of Lambda, where it is not everything."""
-    tokens, y = part.tokens, to_host(part.targets.rows()).astype(np.float64)
+    assert part.targets is not None
+    tokens, features = part.tokens, part.features
+    y = to_host(part.targets.rows()).astype(np.float64)
     weights = np.ones(len(tokens)) if part.weights is None else part.weights
     lengths = np.ones(len(tokens), np.int64) if part.positions == "last" else tokens.lengths
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -284,7 +287,7 @@ def _chunks(part: Problem, features: Features, range_: ModularRange | None) -> I
 class _Spectra:
     """Decompositions of Lambda, made when they are needed, and which one an alpha is best with."""
 
-    def __init__(self, problem: Data, moments: Moments) -> None:
+    def __init__(self, problem: Problem, moments: Moments) -> None:
         self.problem, self.moments = problem, moments
         self.plain = _Spectrum(moments)
 
@@ -311,9 +314,9 @@ class _Spectra:
     @cached_property
     def range(self) -> ModularRange | None:
         """Exact rank of the features; None where it is not known."""
-        if not isinstance(self.problem, Problem):
+        if self.problem.samples is None:
             return None
-        return modular_range(*self.problem.sampled, budget=_EXACT_RANK)
+        return modular_range(self.problem.samples, budget=_EXACT_RANK)
 
     @property
     def rank(self) -> int | None:
@@ -386,17 +389,17 @@ def leave_one_out(
     ((5, 60), 10.0)
     """
     positions, given = as_positions(positions), as_alphas(alphas)
-    problem = as_data(Z, y, offsets, sample_weight, positions, features, backend, "float64")
-    if isinstance(problem, StreamedProblem) and not problem.source.rereadable:
+    problem = as_problem(Z, y, offsets, sample_weight, positions, features, backend)
+    if problem.read is None:
         raise ValueError("Z: the data is read twice, and an iterator can be read only once")
     require_room("leave_one_out", problem.features, problem.d_out, positions, len(given))
     moments = problem.moments(False).get()
     spectra = _Spectra(problem, moments)
     chosen = [spectra.best(float(alpha)) for alpha in given]
     found, weights = [], []
-    with problem.parts() as parts, np.errstate(all="ignore"):
+    with problem.read() as parts, np.errstate(all="ignore"):
         short = spectra.range if any(each.on_range for each in chosen) else None
-        for chunk in (c for each in parts for c in _chunks(each, problem.features, short)):
+        for chunk in (c for each in parts for c in _chunks(each, short)):
             weights.append(chunk.weights * chunk.lengths)
             at = {spectrum: spectrum.coordinates(chunk) for spectrum in set(chosen)}
             pairs = zip(chosen, given, strict=True)

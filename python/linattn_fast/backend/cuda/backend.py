@@ -14,23 +14,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...arrays.device import INSTALL, cupy, device_of, on_device
+from ...arrays.device import INSTALL, cupy, device_memory, device_of, on_device
 from ...arrays.types import Floats, Positions
 from ...data.non_finite import non_finite_error
 from ...data.tokens import Tokens, non_finite_target_error
 from ...features import compact
+from ...features.accumulation import Accumulation
 from ...features.features import Features
+from ...features.samples import Samples
 from ...system.progress import Progress
-from ..interface import (
-    BatchMoments,
-    Precision,
-    Roundings,
-    divergence_error,
-    require_finite_outputs,
-    sizes_of,
-)
+from ..interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from ..normal_operator import NormalOperator
 from ..reference import may_underflow
+from ..totals import Totals
 from . import blas as cuda_blas
 from . import extension
 from .batches import (
@@ -95,56 +91,47 @@ class CudaBackend:
     """Moments and layers on the device of the tokens, or on the current one for host tokens."""
 
     name = "cuda"
-    underflow = False
-    magnitudes: Floats | None = None
-
-    def __init__(self) -> None:
-        self._steps = 0
+    on_device = True
 
     def path(self, precision: Precision) -> str:
         """See :meth:`Backend.path`."""
         path, why = choose_path(precision)
         return f"{path}: {why}"
 
+    def memory(self) -> int | None:
+        """See :meth:`Backend.memory`: that of the current device."""
+        return device_memory()
+
     def moments(
         self,
-        tokens: Tokens,
-        targets: Tokens | None,
-        weights: Floats | None,
-        positions: Positions = "last",
+        samples: Samples,
         precision: Precision = "float64",
         *,
-        features: Features | None = None,
         with_gram: bool = True,
         progress: Progress = None,
-    ) -> BatchMoments:
+    ) -> Totals:
         """See :meth:`Backend.moments`."""
-        chosen = Features(tokens.d) if features is None else features
-        d_out = 0 if targets is None else targets.d
-        with on_device(tokens.device):
+        chosen, positions = samples.features, samples.positions
+        with on_device(samples.device):
             xp = cupy()
             by_kernels = choose_path(precision)[0] == "kernels"
-            sums = BatchMoments(
-                xp.zeros(compact.shape(chosen, positions) if with_gram else 0),
-                xp.zeros((d_out, chosen.n_queries, chosen.n_pairs)),
-                xp.zeros(d_out),
-            )
+            gram: Floats = xp.zeros(compact.shape(chosen, positions) if with_gram else 0)
+            cross: Floats = xp.zeros((samples.d_out, chosen.n_queries, chosen.n_pairs))
+            energy: Floats = xp.zeros(samples.d_out)
             with_sizes = with_gram and not chosen.everything
             sizes: Floats = xp.zeros((chosen.n_pairs, chosen.n_queries) if with_sizes else 0)
             size_sums = cuda_blas.Sums()
             smallest = xp.full(1, np.inf)
-            deepest, done = 0, 0
-            self._steps = 0
-            for batch in device_batches(tokens, targets, weights):
+            steps, deepest, done = 0, 0, 0
+            for batch in device_batches(samples.tokens, samples.targets, samples.weights):
                 if with_gram and not by_kernels:
-                    self._steps += cuda_blas.add_gram(
-                        sums.gram, batch, positions, chosen, precision
-                    )
+                    steps += cuda_blas.add_gram(gram, batch, positions, chosen, precision)
                     deepest = cuda_blas.CHUNK
                 elif with_gram:
-                    self._steps += 1
+                    steps += 1
                     deepest = max(deepest, _summation_steps(batch, positions, chosen))
-                _accumulate(batch, sums, positions, chosen, with_gram and by_kernels)
+                sums = gram if with_gram and by_kernels else None, cross, energy
+                _accumulate(batch, sums, positions, chosen)
                 if with_sizes:
                     cuda_blas.summand_sizes(batch, positions, chosen, sizes, size_sums)
                 if with_gram:
@@ -152,42 +139,39 @@ class CudaBackend:
                 done += batch.n_rows if positions != "last" else batch.n_sequences
                 if progress is not None:
                     progress(done)
-            self._steps = max(self._steps + deepest, size_sums.steps)
-            _require_finite((*sums, sizes), tokens, targets, weights, positions)
-            self.magnitudes = sizes if with_sizes else None
+            _require_finite((gram, cross, energy, sizes), samples)
             loose = not by_kernels and precision == "mixed"
             if not by_kernels or with_sizes:  # cuBLAS forms the Gram, or the sizes
                 loose = loose or emulates_float64()
-            self.underflow = loose or may_underflow(float(smallest[0]), weights)
-        return sums
+            return Totals(
+                gram,
+                cross,
+                energy,
+                n_samples=samples.n_samples,
+                total_weight=samples.total_weight,
+                accumulation=Accumulation(
+                    max(steps + deepest, size_sums.steps) + _PRODUCTS,
+                    cuda_blas.CHUNK + 3 if precision == "mixed" else 0,
+                    samples.longest,
+                    loose or may_underflow(float(smallest[0]), samples.weights),
+                    samples.largest_weight,
+                ),
+                magnitudes=sizes if with_sizes else None,
+                scalar_targets=samples.scalar_targets,
+            )
 
-    def roundings(self, n_samples: int, precision: Precision) -> Roundings:
-        """See :meth:`Backend.roundings`."""
-        narrow = cuda_blas.CHUNK + 3 if precision == "mixed" else 0
-        return Roundings(self._steps + _PRODUCTS, narrow)
-
-    def summand_sizes(
-        self, tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
-    ) -> Floats:
+    def summand_sizes(self, samples: Samples) -> Floats:
         """See :meth:`Backend.summand_sizes`."""
-        with on_device(tokens.device):
-            total: Floats = cupy().zeros((features.n_pairs, features.n_queries))
-            for batch in device_batches(tokens, None, weights):
-                cuda_blas.summand_sizes(batch, positions, features, total, cuda_blas.Sums())
+        chosen = samples.features
+        with on_device(samples.device):
+            total: Floats = cupy().zeros((chosen.n_pairs, chosen.n_queries))
+            for batch in device_batches(samples.tokens, None, samples.weights):
+                cuda_blas.summand_sizes(batch, samples.positions, chosen, total, cuda_blas.Sums())
             return total
 
-    def normal_operator(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-        *,
-        keep: bool,
-    ) -> NormalOperator:
+    def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """See :meth:`Backend.normal_operator`."""
-        return CudaNormalOperator(tokens, targets, weights, positions, features, keep=keep)
+        return CudaNormalOperator(samples, keep=keep)
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""
@@ -249,12 +233,16 @@ class CudaBackend:
 
 
 def _accumulate(
-    batch: DeviceBatch, sums: BatchMoments, positions: Positions, chosen: Features, gram: bool
+    batch: DeviceBatch,
+    sums: tuple[Floats | None, Floats, Floats],
+    positions: Positions,
+    chosen: Features,
 ) -> None:
-    """Queue the kernels that add a batch to the sums; the Gram if ``gram``."""
-    if not gram and batch.targets is None:
+    """Queue the kernels that add a batch to (gram, cross, energy); no Gram where that is None."""
+    gram, cross, energy = sums
+    if gram is None and batch.targets is None:
         return
-    totals: Any = sums  # CuPy arrays
+    totals: Any = gram, cross, energy  # CuPy arrays
     extension.kernels.accumulate(
         batch.tokens,
         batch.offsets,
@@ -262,9 +250,9 @@ def _accumulate(
         batch.weights,
         positions,
         *chosen_indices(chosen),
-        totals.gram if gram else None,
-        None if batch.targets is None else totals.cross,
-        None if batch.targets is None else totals.energy,
+        totals[0],
+        None if batch.targets is None else totals[1],
+        None if batch.targets is None else totals[2],
         workspace("accumulate", batch, positions, chosen),
         current_stream(),
     )
@@ -292,17 +280,12 @@ def first_non_finite(arrays: Iterable[tuple[Any, Any]]) -> list[int]:
     return [int(index) for index in found.get()]
 
 
-def _require_finite(
-    sums: Iterable[Floats],
-    tokens: Tokens,
-    targets: Tokens | None,
-    weights: Floats | None,
-    positions: Positions,
-) -> None:
+def _require_finite(sums: Iterable[Floats], samples: Samples) -> None:
     """Raise where sums are not finite, and name what made them so."""
     totals = [(total.reshape(1, 1, -1), None) for total in sums if total.size]
     if max(first_non_finite(totals), default=-1) < 0:
         return
+    tokens, targets = samples.tokens, samples.targets
     if tokens.device is not None:
         (batch,) = device_batches(tokens)
         (first,) = first_non_finite([(batch.tokens, batch.offsets)])
@@ -310,9 +293,9 @@ def _require_finite(
             raise non_finite_error(tokens, first)
     if targets is not None:
         home = targets.put(np.zeros(0))
-        if (error := non_finite_target_error(home, positions)) is not None:
+        if (error := non_finite_target_error(home, samples.positions)) is not None:
             raise error
-    raise non_finite_error(tokens, others=sizes_of(targets, weights))
+    raise non_finite_error(tokens, others=sizes_of(samples))
 
 
 def _smallest_size(array: Any) -> Any:

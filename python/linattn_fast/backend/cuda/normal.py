@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...arrays.device import cupy, on_device, to_host
-from ...arrays.types import Floats, Positions
+from ...arrays.types import Floats
 from ...data.non_finite import non_finite_error
-from ...data.tokens import Tokens, non_finite_target_error, total_weight
-from ...features.features import Features
+from ...data.tokens import non_finite_target_error
+from ...features.samples import Samples
 from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, Sums, added
 from . import extension
 from .batches import (
@@ -37,32 +37,24 @@ class CudaNormalOperator:
 
     Parameters
     ----------
-    tokens, targets, weights, positions, features
-        A checked batch, as the backends take it; it must not change while this object is in use.
+    samples
+        A checked batch with targets, which must not change while this object is in use.
     keep
         Hold on to the samples of tokens on a device after the first pass, and to host tokens on the
         device, where its free memory allows; else every pass makes them anew.
     """
 
-    def __init__(
-        self,
-        tokens: Tokens,
-        targets: Tokens,
-        weights: Floats | None,
-        positions: Positions,
-        features: Features,
-        *,
-        keep: bool,
-    ) -> None:
-        self.features = features
-        self.d_out = targets.d
-        self.n_samples = tokens.n_samples(positions)
-        self.total_weight = total_weight(tokens, weights, positions)
-        self._data = tokens, targets, weights
-        self._positions = positions
-        with on_device(tokens.device):
+    def __init__(self, samples: Samples, *, keep: bool) -> None:
+        assert samples.targets is not None
+        self.features = samples.features
+        self.d_out = samples.d_out
+        self.n_samples = samples.n_samples
+        self.total_weight = samples.total_weight
+        self._data = samples.tokens, samples.targets, samples.weights
+        self._positions = samples.positions
+        with on_device(samples.device):
             self._device = int(cupy().cuda.Device().id)
-            self._indices = chosen_indices(features)
+            self._indices = chosen_indices(samples.features)
             self._batch = self._whole_batch(keep)
             self._kept = self._kept_samples(keep)
 

@@ -20,11 +20,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ...arrays.types import Floats, Positions
+from ...arrays.types import Floats
 from ...data.non_finite import non_finite_error, underflow_error
-from ...data.prefixes import Numbers, Samples, distinct_rows, occurring_pairs
-from ...data.tokens import Tokens, total_weight
+from ...data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
 from ...features.features import Features
+from ...features.samples import Samples
 from ...moments.cancellation import rounding_of_feature, sizes
 from ...moments.query_groups import Group, groups_of_samples, in_one_group
 
@@ -70,7 +70,7 @@ class BlockRows:
 class Partition:
     """All samples of a batch on the host, in blocks."""
 
-    samples: Samples
+    prefixes: Prefixes
     features: Features
     blocks: Sequence[QueryBlock]
     pairs: Numbers
@@ -108,7 +108,7 @@ class Partition:
         for together in self._together():
             order = np.concatenate([block.rows for block in together])
             # With the squares (j, j), which say how large the summands of S_jk are
-            s = self.samples.take(order).pair_sums(np.concatenate([pairs, squares]))
+            s = self.prefixes.take(order).pair_sums(np.concatenate([pairs, squares]))
             last = 0
             for block in together:
                 first, last = last, last + len(block.rows)
@@ -118,7 +118,7 @@ class Partition:
                 found += len(rows.columns)
                 yield rows
         if lost and not found:
-            raise underflow_error(self.samples.tokens)
+            raise underflow_error(self.prefixes.tokens)
 
     def _together(self) -> Iterator[list[QueryBlock]]:
         """Blocks whose s fit in a few megabytes."""
@@ -140,7 +140,7 @@ class Partition:
         ``squares`` are S_jj of the coordinates that occur in a pair, (rows, coordinates).
         """
         features = self.features
-        z = self.samples.take(block.rows).query_tokens()[:, features.queries[block.queries]]
+        z = self.prefixes.take(block.rows).query_tokens()[:, features.queries[block.queries]]
         w = np.ones(len(s)) if self.weights is None else self.weights[block.rows]
         root = np.sqrt(w / self.total_weight)
         seen = np.flatnonzero(s.any(axis=0))
@@ -148,14 +148,14 @@ class Partition:
             H = (s[:, seen, None] * (root[:, None] * z)[:, None, :]).reshape(len(s), -1)
             diagonal = np.einsum("ij,ij->j", H, H)
         if not np.isfinite(diagonal).all():
-            raise non_finite_error(self.samples.tokens)
+            raise non_finite_error(self.prefixes.tokens)
         columns = (self.pairs[seen][:, None] * features.n_queries + block.queries).reshape(-1)
         kept = diagonal > 0
         lost = False
         if not kept.all():
             lost = bool(H[:, ~kept].any())
             H, columns, diagonal = np.ascontiguousarray(H[:, kept]), columns[kept], diagonal[kept]
-        longest = int(self.samples.lengths[block.rows].max())
+        longest = int(self.prefixes.lengths[block.rows].max())
         magnitudes = np.zeros(len(columns))
         u, l = np.divmod(columns, features.n_queries)
         l = np.searchsorted(block.queries, l)
@@ -169,27 +169,21 @@ class Partition:
         return BlockRows(block, columns, H, root, diagonal, magnitudes, most[l], longest), lost
 
 
-def partition(
-    tokens: Tokens,
-    weights: Floats | None,
-    positions: Positions,
-    features: Features,
-    *,
-    forced: bool = False,
-) -> Partition | None:
+def partition(samples: Samples, *, forced: bool = False) -> Partition | None:
     """Cut the samples of a batch on the host into blocks.
 
     None where samples query one group at most, unless that is to be a block, too (``forced``).
     """
-    if not forced and in_one_group(tokens, positions, features.queries):
+    tokens, weights, features = samples.tokens, samples.weights, samples.features
+    if not forced and in_one_group(tokens, samples.positions, features.queries):
         return None
-    samples = Samples.of(tokens, positions)
-    groups, group = groups_of_samples(samples, features.queries)
+    prefixes = Prefixes.of(tokens, samples.positions)
+    groups, group = groups_of_samples(prefixes, features.queries)
     if not forced and len(np.unique(group[group >= 0])) < 2:
         return None
     if not all(np.isfinite(rows).all() for rows in distinct_rows(tokens)):
         raise non_finite_error(tokens)
-    per_sample = None if weights is None else weights[samples.sequences]
+    per_sample = None if weights is None else weights[prefixes.sequences]
     if per_sample is not None:
         group = np.where(per_sample > 0, group, -1)
     order = np.argsort(group, kind="stable")
@@ -201,5 +195,4 @@ def partition(
     ]
     j, k = features.pairs.T
     pairs = np.flatnonzero(occurring_pairs(tokens)[j, k])
-    weight = total_weight(tokens, weights, positions)
-    return Partition(samples, features, blocks, pairs, per_sample, weight)
+    return Partition(prefixes, features, blocks, pairs, per_sample, samples.total_weight)

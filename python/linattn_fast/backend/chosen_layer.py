@@ -14,16 +14,16 @@ import numpy as np
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Positions
-from ..backend.interface import Backend
 from ..data.non_finite import largest_size, non_finite_error
-from ..data.prefixes import Samples
+from ..data.prefixes import Prefixes
 from ..data.tokens import Tokens
 from ..features.features import Features, feature_count, pair_count
+from .interface import Backend
 
 _WRITTEN_OUT = 8 << 20
 """Bytes of coefficients of all features that are written out without much ado."""
 _BATCH_BYTES = 64 << 20
-"""Of s formed at a time."""
+"""Bytes of s that are formed at a time."""
 
 
 def outputs_of(
@@ -32,7 +32,7 @@ def outputs_of(
     """C h of every query, (rows, d_out), for C (d_out, n_features)."""
     few = 3 * features.n_pairs < pair_count(features.d)
     large = 8 * len(C) * feature_count(features.d) > _WRITTEN_OUT
-    if few and large and engine.name != "cuda":
+    if few and large and not engine.on_device:
         return _of_few(C, features, tokens, positions)
     full = module_of(C).ascontiguousarray(features.expand(C))
     return engine.coefficients(full, tokens, positions)
@@ -40,11 +40,11 @@ def outputs_of(
 
 def _of_few(C: Floats, features: Features, tokens: Tokens, positions: Positions) -> Floats:
     maps = C.reshape(len(C), features.n_pairs, features.n_queries)
-    samples = Samples.of(tokens, positions)
-    outputs = np.zeros((len(samples), len(C)))
+    prefixes = Prefixes.of(tokens, positions)
+    outputs = np.zeros((len(prefixes), len(C)))
     step = max(1, _BATCH_BYTES // (8 * (features.n_pairs + features.d)))
     with np.errstate(over="ignore", invalid="ignore"):
-        for where, part in samples.parts(step):
+        for where, part in prefixes.parts(step):
             s = part.pair_sums(features.pairs)
             z = part.query_tokens()[:, features.queries]
             for l in np.flatnonzero(z.any(axis=0)):

@@ -1,0 +1,98 @@
+"""Sums over samples, with all that belongs to them: what a backend returns, and moments add up.
+
+Over the samples of a batch, or of several batches added in order:
+
+    gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from ..arrays.device import device_of, frozen, on_device, put_all, to_host
+from ..arrays.floating_point import gradual_underflow, keeps_subnormals
+from ..arrays.types import Array, Floats
+from ..data.tokens import finite_weight
+from ..features.accumulation import Accumulation
+
+ARRAYS = ("gram", "cross", "energy")
+"""Names of the sums, in files too."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over samples, their number and weight, and how the sums were rounded."""
+
+    gram: Floats
+    """The compact Gram (:mod:`linattn_fast.features.compact`); empty where it was not wanted."""
+    cross: Floats
+    """(d_out, n_queries, n_pairs): sum w y_a z_l s_u."""
+    energy: Floats
+    """(d_out,): sum w y_a^2."""
+    n_samples: int
+    total_weight: float
+    """W."""
+    accumulation: Accumulation
+    """How the Gram and the magnitudes were rounded."""
+    magnitudes: Floats | None = None
+    """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), formed beside a Gram of chosen features with as
+    many roundings; None where all features take part, whose Gram has it."""
+    scalar_targets: bool = False
+    """Whether all targets came without an axis of outputs."""
+
+    def __post_init__(self) -> None:
+        for array in (self.gram, self.cross, self.energy):
+            frozen(array)  # merged moments share them
+
+    def placed(self, place: Callable[[Array], Array]) -> Totals:
+        """The same sums, each array where ``place`` puts it."""
+        sizes = None if self.magnitudes is None else place(self.magnitudes)
+        moved = {name: place(getattr(self, name)) for name in ARRAYS}
+        return replace(self, **moved, magnitudes=sizes)
+
+    def get(self) -> Totals:
+        """The same sums, on the host."""
+        return self.placed(to_host)
+
+
+def merged(parts: Sequence[Totals]) -> Totals:
+    """Sums over the samples of all parts together, added in the order given."""
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        with gradual_underflow(), np.errstate(over="raise"):
+            return _merged(parts)
+    except FloatingPointError:
+        raise ValueError(
+            "moments: what is added up overflows float64; rescale the data or the weights"
+        ) from None
+
+
+def _merged(parts: Sequence[Totals]) -> Totals:
+    weight = finite_weight(reduce(float.__add__, (part.total_weight for part in parts)))
+    how = reduce(Accumulation.merged, (part.accumulation for part in parts))
+    if not keeps_subnormals():
+        how = how._replace(underflow=True)
+    sizes = [part.magnitudes for part in parts if part.magnitudes is not None]
+    return Totals(
+        *(_added([getattr(part, name) for part in parts]) for name in ARRAYS),
+        n_samples=sum(part.n_samples for part in parts),
+        total_weight=weight,
+        accumulation=how,
+        magnitudes=_added(sizes) if sizes else None,
+        scalar_targets=all(part.scalar_targets for part in parts),
+    )
+
+
+def _added(arrays: Sequence[Array]) -> Array:
+    """((a + b) + c) + ..., in one new array where a is."""
+    first, second, *rest = put_all(list(arrays), like=arrays[0])
+    with on_device(device_of(first)):
+        total: Array = first + second
+        for array in rest:
+            total += array
+    return total

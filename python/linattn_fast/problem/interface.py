@@ -1,0 +1,125 @@
+"""The protocol of a problem: what a plan may ask about the data, and what a solver may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ..arrays.types import Floats, Positions
+from ..backend.interface import Backend, Precision
+from ..backend.normal_operator import Gradient, NormalOperator
+from ..exact.modular_features import ModularData
+from ..features.features import Features
+from ..features.samples import Samples
+from ..moments.moments import Moments
+
+if TYPE_CHECKING:
+    from .in_memory import InMemory
+
+Report: TypeAlias = bool | Callable[[int, Any], object]
+"""How progress is shown: not at all, by a bar, or by a function of (done, total)."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes over all samples, one for each product with the normal equations."""
+
+    operator: NormalOperator
+    noise_samples: float
+    """W over the largest weight of a sample."""
+    how: str
+    """Where the samples come from in every pass, in words."""
+    kept: bool = False
+    """Whether packed samples are kept from pass to pass."""
+
+
+class Problem(Protocol):
+    """The data of one fit."""
+
+    @property
+    def features(self) -> Features:
+        """Features that take part; p is their count."""
+        ...
+
+    @property
+    def positions(self) -> Positions:
+        """Which tokens query."""
+        ...
+
+    @property
+    def d_out(self) -> int:
+        """Number of outputs."""
+        ...
+
+    @property
+    def engine(self) -> Backend:
+        """The backend that sums over samples."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the Gram."""
+        ...
+
+    @property
+    def n_samples(self) -> int | None:
+        """Number of samples; None before a stream of unknown length has been read."""
+        ...
+
+    @property
+    def n_columns(self) -> int | None:
+        """Number of S that are formed: fewer than samples for "all"; None where it is unknown."""
+        ...
+
+    @property
+    def samples(self) -> Samples | None:
+        """All samples, where they are in memory; None elsewhere."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What the data does not allow, for ``info.reason``; empty where it allows everything."""
+        ...
+
+    @property
+    def scalar_targets(self) -> bool:
+        """Whether all targets, which have been read by now, came without an axis of outputs."""
+        ...
+
+    @property
+    def bytes_to_gather(self) -> int:
+        """Bytes that gathering all samples takes beyond what is in memory, as far as is known."""
+        ...
+
+    def refusal(self, solver: str) -> str | None:
+        """Say why a solver cannot work on this data, and which ones can; None where it can."""
+        ...
+
+    def moments(self, progress: Report) -> Moments:
+        """Accumulate the moments of the data."""
+        ...
+
+    @property
+    def read(self) -> Callable[[], AbstractContextManager[Iterator[Samples]]] | None:
+        """Open the data for one reading, part by part; None where it cannot be read here."""
+        ...
+
+    @property
+    def modular(self) -> ModularData | None:
+        """The samples modulo primes, for exact ranks; None where they cannot be read here."""
+        ...
+
+    @property
+    def gradient(self) -> Callable[[Floats], Gradient] | None:
+        """Recompute residuals of coefficients (d_out, p) on the data; None where it is gone."""
+        ...
+
+    def passes(self, *, keep: bool) -> Passes:
+        """Prepare passes over the data, which ``keep`` packed samples where they can be kept."""
+        ...
+
+    def gathered(self, memory_limit: int | None, beside: int) -> InMemory:
+        """Hold all samples in memory, where ``beside`` bytes are needed for other things."""
+        ...

@@ -1,0 +1,107 @@
+"""A fit by conjugate gradients: a task as an operator, wherever its data is, to a solved problem."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...arrays.types import Floats
+from ...data.non_finite import largest_size, underflow_error
+from ...features.accumulation import summand_sizes
+from ...features.samples import Samples
+from ...linalg.factors import NotSafe
+from ...problem.interface import Problem
+from ...system.machine import usable_memory
+from ...system.progress import IterationBar
+from ..accuracy import squares_underflow
+from ..costs import bytes_of, kept_samples_bytes
+from ..solved import Solved, Task
+from .pcg import PcgSolution, solve_pcg
+
+_SOME = 256
+"""Sequences that show how far features cancel."""
+_SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
+"""Tokens below this are too small: features are cubic, and their squares are summed."""
+
+
+def solve(task: Task) -> Solved:
+    """Solve without a p x p matrix, to the accuracy asked for."""
+    found = _attempt(task)
+    return found[0]
+
+
+def solve_if_accurate(task: Task) -> Solved | NotSafe:
+    """Solve likewise, unless the accuracy is unknown and least norm was not seen."""
+    solved, found = _attempt(task)
+    if found.error is None and not found.least_norm:
+        return NotSafe(f"{_how(solved)}; conjugate gradients took {found.reason}")
+    return solved
+
+
+def _how(solved: Solved) -> str:
+    return "" if solved.passes is None else solved.passes.how
+
+
+def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
+    problem, samples = task.problem, task.problem.samples
+    task.forget_moments()  # the memory of a Gram that came before is wanted now
+    kept = _bytes_to_keep(problem)
+    room = usable_memory() // 2 if task.memory_limit is None else task.memory_limit
+    passes = problem.passes(keep=bytes_of(problem).get("pcg", 0) + kept <= room)
+    _require_visible(problem)
+    larger = None if samples is None else _larger_summands(samples)
+    with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
+        found = solve_pcg(passes.operator, task.alpha, watch, task.tol, larger)
+    reason, error = f"{passes.how}; {found.reason}", found.error
+    if samples is not None and samples.targets is not None and squares_underflow(samples.targets):
+        reason += "; squares of targets underflow, so that nothing is known"
+        error = None
+    n = passes.operator.n_samples
+    solved = Solved(
+        "pcg",
+        problem,
+        found.solution,
+        reason,
+        condition=found.condition,
+        mean_squared_target=found.mean_squared_target,
+        n_samples=n,
+        coefficient_error=error,
+        iterations=found.iterations,
+        bytes=bytes_of(problem, n)["pcg"] + (kept if passes.kept else 0),
+        passes=passes,
+        kronecker=found.factors,
+    )
+    return solved, found
+
+
+def _bytes_to_keep(problem: Problem) -> int:
+    """Bytes of the packed samples; 0 where their number is unknown and they cannot be kept."""
+    if problem.n_columns is None:
+        return 0
+    return kept_samples_bytes(problem.features, problem.d_out, problem.positions, problem.n_columns)
+
+
+def _larger_summands(samples: Samples) -> Floats | None:
+    """Mean squares of the features' summands over those of the features, (p,), of some sequences.
+
+    None with all features, where the sums of conjugate gradients bound them.
+    """
+    if samples.features.everything or samples.device is not None:
+        return None
+    count = min(samples.n_sequences, _SOME)
+    some = samples.chosen(np.linspace(0, samples.n_sequences - 1, count).astype(np.intp))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        summands = summand_sizes(some)
+        s, z = some.rows()
+        squares = (s**2).T @ (z**2 * some.weight_of_each()[:, None])
+        ratio = np.where(squares > 0, summands / squares, 1.0)
+    return np.maximum(ratio, 1.0).reshape(-1)
+
+
+def _require_visible(problem: Problem) -> None:
+    """Raise where no square of a feature is above zero, although there are tokens that are not."""
+    if problem.read is None or not problem.features.everything:
+        return
+    with problem.read() as parts:
+        tokens = next(parts).tokens
+    if 0 < largest_size(tokens) * float(np.sqrt(tokens.longest)) < _SMALLEST_TOKEN:
+        raise underflow_error(tokens)

@@ -1,0 +1,77 @@
+"""What every solver is given (a task) and returns: a solved problem, or why it is not safe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..backend.normal_operator import KroneckerFactors
+from ..linalg.factors import Factorisation
+from ..linalg.refine import Solution
+from ..moments.moments import Moments
+from ..problem.interface import Passes, Problem, Report
+from ..system.stages import Stages
+
+if TYPE_CHECKING:
+    from .blocks.solve import SolvedBlocks
+
+
+@dataclass
+class Task:
+    """A problem with what is asked about it, and the moments once some solver has needed them."""
+
+    problem: Problem
+    alpha: float
+    """Ridge, added to the mean loss."""
+    tol: float | None = None
+    """Accuracy at which conjugate gradients may stop; None goes on to rounding."""
+    certify: bool = True
+    """Whether a certificate follows, so that what it needs is kept."""
+    recover: bool = True
+    """Whether heads follow, which take coefficients of all features."""
+    memory_limit: int | None = None
+    """Bytes that may be used beside the data; None for the machine's memory."""
+    progress: Report = False
+    stages: Stages = field(default_factory=Stages)
+    _moments: Moments | None = None
+
+    def moments(self) -> Moments:
+        """Moments of the data, accumulated when they are first asked for."""
+        if self._moments is None:
+            with self.stages.timed("moments"):
+                self._moments = self.problem.moments(self.progress)
+        return self._moments
+
+    def forget_moments(self) -> None:
+        """Let go of the moments, so that the next solver has the memory to itself."""
+        self._moments = None
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A solved problem: all that the certificate, the heads and the result are made from."""
+
+    solver: str
+    problem: Problem
+    """What was solved: the problem of the task, or all of its samples gathered in memory."""
+    solution: Solution
+    reason: str
+    """How it went, in words."""
+    condition: float
+    """Condition number of the equilibrated second moment with its ridge."""
+    mean_squared_target: float
+    n_samples: int
+    coefficient_error: float | None
+    """Bound on the relative error of the coefficients; None where it is unknown."""
+    iterations: int = 0
+    bytes: int | None = None
+    """Bytes held at the peak beside the data, where the plan could not know them."""
+
+    factor: Factorisation | None = None
+    """The factorisation of Lambda + alpha I, where one was made."""
+    passes: Passes | None = None
+    """Passes over the data, where the normal equations were solved by them."""
+    kronecker: KroneckerFactors | None = None
+    """The Kronecker factors of these passes."""
+    blocks: SolvedBlocks | None = None
+    """The factorisation of each block, where there are blocks."""
