@@ -19,7 +19,7 @@ from ..exact.modular_features import ModularData
 from ..exact.sample_counts import absent_features
 from ..features.compact import compact_bytes
 from ..features.features import Features
-from ..linalg.lanczos import extreme_eigenvalues
+from ..linalg.cholesky import extreme_eigenvalues
 from ..moments.moments import Moments
 from ..solvers.blocks.partition import Partition, QueryBlock
 from ..system.machine import in_words

@@ -41,14 +41,10 @@ from ..backend.choice import get_backend
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, total_weight
 from ..features.features import Features
-from ..linalg.factors import (
-    EPS,
-    MARGIN,
-    CholeskyFactor,
-    SpectralFactor,
-    algebra_of,
-    power_of_two_scale,
-)
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, power_of_two_scale
+from ..linalg.factors import EPS, MARGIN
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import sizes
 from .leverage import rounding, summands_of
 

@@ -21,8 +21,8 @@ from ..arrays.types import Floats, Positions
 from ..backend.normal_operator import KroneckerFactors, NormalOperator
 from ..exact.exact_rank import exact_rank
 from ..exact.modular_features import ModularData, Reading
-from ..linalg.factors import EPS, MARGIN, rounding_level
-from ..linalg.lanczos import largest_eigenvalue
+from ..linalg.cholesky import largest_eigenvalue, rounding_level
+from ..linalg.factors import EPS, MARGIN
 from ..solvers.conjugate_gradients.whitening import Whitening, whiten
 from .certificate import Certificate, Verdict
 from .certifying import certificate_by_counting

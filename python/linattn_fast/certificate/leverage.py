@@ -37,7 +37,9 @@ from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, total_weight
 from ..features.features import Features, pair_table, samples_of
-from ..linalg.factors import CholeskyFactor, SpectralFactor, algebra_of, equilibrate
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, equilibrate
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import summand_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import relative_errors

@@ -32,7 +32,7 @@ from ..fitting.doubtful import warn_of_interpolation
 from ..fitting.matrix_free import fit_operator
 from ..fitting.result import Fit
 from ..fitting.settings import Settings
-from ..linalg.factors import Choice
+from ..linalg.factors import Choice, NotSafe
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.moments import Moments
 from ..problem.summed import SummedOperator
@@ -382,7 +382,7 @@ def _fit_factorised(
     return assemble_factorised(solution, choice, sums, settings, stages)
 
 
-def _factorised(moments: Moments, settings: Settings) -> Choice | str:
+def _factorised(moments: Moments, settings: Settings) -> Choice | NotSafe:
     """Factorise the normal equations; or, for "auto", why that is not safe."""
     alpha = float(settings.alpha)
     if settings.solver != "auto":

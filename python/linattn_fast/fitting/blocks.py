@@ -22,8 +22,8 @@ from ..certificate.leverage import may_underflow
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features.features import feature_count
-from ..linalg.factors import SpectralFactor
 from ..linalg.refine import Solution, norm
+from ..linalg.spectral import SpectralFactor
 from ..problem.in_memory import Problem
 from ..solvers.accuracy import confirmed, squares_underflow
 from ..solvers.blocks.least_squares import BlockSolution, Factor, factorise_block, solve_block

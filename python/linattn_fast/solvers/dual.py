@@ -24,18 +24,12 @@ from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features.features import Features
-from ..linalg.factors import (
-    EPS,
-    MARGIN,
-    CholeskyFactor,
-    SpectralFactor,
-    add_to_diagonal,
-    algebra_of,
-    power_of_two_scale,
-    try_cholesky,
-)
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, add_to_diagonal, power_of_two_scale, try_cholesky
+from ..linalg.factors import EPS, MARGIN, NotSafe
 from ..linalg.orthogonal import solve_rows, solve_triangle
 from ..linalg.refine import Solution, norm, refine
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import sizes
 from .accuracy import bound, rounding_of_data
 
@@ -156,7 +150,7 @@ def solve_dual(
     with np.errstate(over="ignore"):
         summands = module_of(y).ldexp(put(magnitudes, like=y), 2 * k)
     factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
-    if not isinstance(factor, str):
+    if not isinstance(factor, NotSafe):
         found = _by_kernel(unit, targets, ridge, factor)
         if found is not None:
             C, steps = found
@@ -167,7 +161,7 @@ def solve_dual(
             return DualSolution(solution, factor.condition, how, len(y), error)
         why = "the kernel leaves more than rounding of the residuals"
     else:
-        why = factor.replace("Gram", "kernel")
+        why = factor.reason.replace("Gram", "kernel")
     own = sizes(unit.squares(), summands, longest)
     C, spectral = _by_features(unit, targets, ridge, own)
 

@@ -35,7 +35,8 @@ from ..arrays.types import Floats, Positions, as_positions
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
-from ..linalg.factors import EPS, MOST_CONDITION, power_of_two_scale
+from ..linalg.cholesky import power_of_two_scale
+from ..linalg.factors import EPS, MOST_CONDITION
 from ..moments.cancellation import feature_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import MOST, MomentRounding

@@ -22,8 +22,10 @@ import numpy.typing as npt
 from ..arrays.device import brought_over, to_host
 from ..arrays.types import Floats, Positions
 from ..features.features import Features
-from ..linalg.factors import MARGIN, MOST_CONDITION, eigenpairs, rounding_level
+from ..linalg.cholesky import rounding_level
+from ..linalg.factors import MARGIN, MOST_CONDITION
 from ..linalg.refine import Solution
+from ..linalg.spectral import eigenpairs
 from ..moments.factors import factorise_moments, rounding_steps_of
 from ..moments.loss_error import loss_error
 from ..moments.moments import Moments
