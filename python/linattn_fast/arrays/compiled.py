@@ -6,7 +6,7 @@ missing, ``MISSING`` says why and numpy does the work.
 
 from __future__ import annotations
 
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 from .types import Floats
 
 __all__ = ["MISSING", "add_query_sums", "core", "multiply_transposed"]

@@ -13,8 +13,8 @@ from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import summand_sizes
 from ..features.features import Features, head_coefficients
+from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
-from ..system.threads import get_num_threads, unknown_blas
 from .cpu_normal import CpuNormalOperator
 from .interface import (
     BatchMoments,

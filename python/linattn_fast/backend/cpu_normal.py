@@ -9,7 +9,7 @@ from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, total_weight
 from ..features.features import Features
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 from .normal_operator import Gradient, KroneckerFactors, NormalProduct
 
 

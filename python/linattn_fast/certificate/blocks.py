@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Floats, Positions
 from ..data.tokens import Tokens, total_weight
 from ..exact.exact_rank import BUDGET, ExactRank, counting, exact_rank, unseen_features

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import module_of, put, to_host
-from ..arrays.floating_point import UNIT, gamma
+from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, total_weight

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.floating_point import UNIT, gamma, gradual_underflow, keeps_subnormals
+from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
 from ..linalg.cholesky import cholesky_in_place, equilibrate
 from ..moments.cancellation import summand_sizes

@@ -39,10 +39,8 @@ from ..problem.summed import SummedOperator
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.memory import estimate_memory
 from ..solvers.residuals import refine_on_data
-from ..system.machine import as_memory_limit, in_words, usable_memory
-from ..system.progress import Bar
-from ..system.stages import Stages
-from ..system.threads import num_threads, same_bits
+from ..system.machine import as_memory_limit, in_words, num_threads, same_bits, usable_memory
+from ..system.progress import Bar, Stages
 from .parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
 
 _WIDTH = 8

@@ -31,7 +31,7 @@ from ..moments.moments import Moments
 from ..moments.streaming import located
 from ..problem.in_memory import Problem
 from ..problem.summed import operator_of
-from ..system.threads import num_threads, same_bits
+from ..system.machine import num_threads, same_bits
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..heads.few_heads import heads_of_fit
 from ..linalg.refine import Solution
 from ..moments.moments import Moments
 from ..solvers.memory import estimate_memory
-from ..system.stages import Stages
+from ..system.progress import Stages
 from .result import Fit, FitInfo
 from .settings import Settings
 

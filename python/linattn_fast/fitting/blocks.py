@@ -29,8 +29,7 @@ from ..solvers.accuracy import confirmed, squares_underflow
 from ..solvers.blocks.least_squares import BlockSolution, Factor, factorise_block, solve_block
 from ..solvers.blocks.partition import SUMS_BYTES, BlockRows, Partition
 from ..system.machine import as_memory_limit, require_memory, usable_memory
-from ..system.progress import Bar
-from ..system.stages import Stages
+from ..system.progress import Bar, Stages
 from .assembling import assemble
 from .result import Fit
 from .settings import Settings

@@ -38,10 +38,8 @@ from ..solvers.accuracy import confirmed, converged, doubts_of, error_of_factori
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.memory import dual_bytes
 from ..solvers.residuals import gradient_of, refine_on_data
-from ..system.machine import as_memory_limit
-from ..system.progress import Bar
-from ..system.stages import Stages
-from ..system.threads import same_bits
+from ..system.machine import as_memory_limit, same_bits
+from ..system.progress import Bar, Stages
 from .assembling import assemble
 from .block_choice import as_blocks
 from .blocks import fit_blocks

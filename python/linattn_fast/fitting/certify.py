@@ -25,9 +25,8 @@ from ..exact.modular_features import Reading
 from ..features.features import Features, as_features
 from ..features.left_out import require_none_left_out
 from ..moments.moments import Moments
-from ..system.machine import as_memory_limit
+from ..system.machine import as_memory_limit, same_bits
 from ..system.progress import Bar
-from ..system.threads import same_bits
 from .block_choice import blocks_worth_it
 from .blocks import certify_blocks
 

@@ -17,7 +17,7 @@ from ..problem.streamed import tokens_of
 from ..solvers.accuracy import confirmed, squares_underflow
 from ..solvers.dual import Kernel, solve_dual
 from ..system.machine import as_memory_limit
-from ..system.stages import Stages
+from ..system.progress import Stages
 from .assembling import assemble
 from .result import Fit
 from .settings import Settings

@@ -27,7 +27,7 @@ from ..solvers.costs import predict
 from ..solvers.memory import estimate_memory
 from ..solvers.residuals import gradient_of, refine_on_data
 from ..system.machine import as_memory_limit, usable_memory
-from ..system.stages import Stages
+from ..system.progress import Stages
 from .assembling import assemble
 from .result import Fit
 from .settings import Settings

@@ -25,8 +25,7 @@ from ..solvers.accuracy import squares_underflow
 from ..solvers.conjugate_gradients.pcg import solve_pcg
 from ..solvers.memory import estimate_memory, kept_samples_bytes
 from ..system.machine import as_memory_limit, usable_memory
-from ..system.progress import IterationBar
-from ..system.stages import Stages
+from ..system.progress import IterationBar, Stages
 from .assembling import assemble
 from .result import Fit
 from .settings import Settings

@@ -20,8 +20,7 @@ from ..features.features import Features
 from ..heads.chosen_layer import outputs_of
 from ..heads.heads import Heads
 from ..heads.recovery_report import Recovery
-from ..system.machine import in_words
-from ..system.threads import same_bits
+from ..system.machine import in_words, same_bits
 
 _FILE_VERSION = 2
 

@@ -25,7 +25,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from ..arrays import compiled
 from ..arrays.device import is_on_device, module_of, put, to_host
 from ..arrays.types import Floats
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 from . import device_algebra
 from .factors import EPS, MARGIN, MOST_CONDITION, Factorisation, NotSafe
 

@@ -2,7 +2,7 @@
 
 Products, Cholesky factorisations and systems with them run on our own kernels where they are large
 (:mod:`linattn_fast.linalg.cholesky`), the rest is SciPy's LAPACK, on one thread of BLAS
-(:mod:`linattn_fast.system.threads`). :mod:`linattn_fast.linalg.device_algebra` has the same
+(:mod:`linattn_fast.system.machine`). :mod:`linattn_fast.linalg.device_algebra` has the same
 functions for CuPy arrays.
 """
 

@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 
 from ..arrays.device import device_of, frozen, on_device, put_all, to_host
-from ..arrays.floating_point import gradual_underflow, keeps_subnormals
+from ..arrays.floats import gradual_underflow, keeps_subnormals
 from ..arrays.types import Array, Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import BatchMoments, Precision

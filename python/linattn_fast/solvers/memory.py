@@ -11,7 +11,7 @@ from ..features.features import Features, as_features, pair_count
 from ..linalg.cholesky import factor_bytes
 from ..problem.streamed import Data
 from ..system.arguments import as_size
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 
 
 def kept_samples_bytes(features: Features, d_out: int, positions: Positions, columns: int) -> int:

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import to_host
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Floats, Positions, as_positions
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
@@ -42,7 +42,7 @@ from ..moments.moments import Moments
 from ..moments.rounding import MOST, MomentRounding
 from ..problem.in_memory import Problem
 from ..problem.streamed import Data, StreamedProblem, as_data
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
 
 Numbers: TypeAlias = Floats | float

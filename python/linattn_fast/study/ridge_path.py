@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.device import brought_over, to_host
+from ..arrays.device import to_host
+from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Positions
 from ..features.features import Features
 from ..linalg.cholesky import rounding_level
@@ -33,8 +34,7 @@ from ..moments.query_groups import features_of_group, moments_of, query_groups
 from ..moments.rounding import MomentRounding
 from ..solvers.accuracy import error_of_factorised
 from ..solvers.memory import estimate_memory
-from ..system.machine import require_memory
-from ..system.threads import same_bits
+from ..system.machine import require_memory, same_bits
 
 
 @dataclass(frozen=True, eq=False)
