@@ -19,7 +19,7 @@ from linattn_fast.certificate import leverage, lower_bound
 from linattn_fast.exact.exact_rank import ModularRange
 from linattn_fast.fitting import blocks as block_fit
 from linattn_fast.fitting import call as fitting
-from linattn_fast.fitting import dual as few_samples
+from linattn_fast.solvers import dual as few_samples
 from linattn_fast.moments import checkpoint, moments
 from linattn_fast.moments.digests import BatchDigest
 

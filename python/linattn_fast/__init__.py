@@ -31,12 +31,12 @@ from .heads.recovery import recover_heads
 from .heads.recovery_report import Recovery
 from .moments.moments import Moments
 from .solvers.conjugate_gradients.pcg import Pcg
-from .solvers.memory import estimate_memory
+from .solvers.costs import estimate_memory
 from .study.head_path import HeadPath, head_path
 from .study.leave_one_out import leave_one_out
 from .study.ridge_path import AlphaChoice, RidgePath, choose_alpha, ridge_path
-from .system.distribution import VERSION as _VERSION
-from .system.threads import get_num_threads, set_num_threads
+from .system.machine import get_num_threads, set_num_threads
+from .system.packages import VERSION as _VERSION
 
 __version__ = _VERSION
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from .data.tokens import Array
+from .arrays.types import Array
 
 _Floats = npt.NDArray[np.float64]
 _Offsets = npt.NDArray[np.int64] | None

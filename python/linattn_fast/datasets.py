@@ -21,7 +21,7 @@ from .arrays.types import Array, Floats, Positions, as_positions
 from .features.features import Features
 from .heads.heads import Heads
 from .system.arguments import as_size
-from .system.threads import same_bits
+from .system.machine import same_bits
 
 __all__ = [
     "ContextDataset",

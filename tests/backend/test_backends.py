@@ -7,7 +7,7 @@ from conftest import needs_cpu, run_python
 import linattn_fast as la
 from linattn_fast.arrays.compiled import core
 from linattn_fast.backend.cuda import backend as cuda
-from linattn_fast.system import distribution
+from linattn_fast.system import packages
 
 TOKENS = np.ones((2, 3, 4))
 V, Q, PROMPT = np.ones((1, 1, 2)), np.ones((1, 2, 2)), np.ones((1, 1, 2))  # d = 2, d_out = 1
@@ -123,14 +123,14 @@ else:
 def test_the_version_is_that_of_whichever_wheel_is_installed(monkeypatch):
     def version(name):
         if name != "linattn-fast-cu13":
-            raise distribution.PackageNotFoundError(name)
+            raise packages.PackageNotFoundError(name)
         return "1.2"
 
-    assert distribution.installed() == (distribution.NAME, la.__version__)
-    monkeypatch.setattr(distribution, "version", version)
-    assert distribution.installed() == ("linattn-fast-cu13", "1.2")
-    monkeypatch.setattr(distribution, "_NAMES", ("linattn-fast",))
-    assert distribution.installed() == ("linattn-fast", "0+unknown")
+    assert packages.installed() == (packages.NAME, la.__version__)
+    monkeypatch.setattr(packages, "version", version)
+    assert packages.installed() == ("linattn-fast-cu13", "1.2")
+    monkeypatch.setattr(packages, "_NAMES", ("linattn-fast",))
+    assert packages.installed() == ("linattn-fast", "0+unknown")
 
 
 def accumulate(tokens, offsets=None, **given):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from oracles.exact import exact_gram, exceeds
 
 import linattn_fast as la
-from linattn_fast.arrays import floating_point
+from linattn_fast.arrays import floats
 from linattn_fast.backend.reference import may_underflow
 from linattn_fast.certificate.lower_bound import rounded_down
 from linattn_fast.moments import query_groups
-from linattn_fast.system.threads import num_threads
+from linattn_fast.system.machine import num_threads
 
 HOST = ["cpu", "numpy"]
 POSITIONS = ["last", "all", "causal"]
@@ -210,10 +210,10 @@ def flushing():
     control = int.from_bytes(kept[28:32], "little") | 0x8040  # the last word of fenv_t
     kept[28:32] = control.to_bytes(4, "little")
     cpu.restore_environment(bytes(kept))
-    assert not floating_point.keeps_subnormals()
+    assert not floats.keeps_subnormals()
     yield
     cpu.restore_environment(before)
-    assert floating_point.keeps_subnormals()
+    assert floats.keeps_subnormals()
 
 
 @pytest.mark.parametrize("name", HOST)
@@ -232,7 +232,7 @@ def test_sums_have_the_same_bits_where_others_flush_subnormal_numbers(rng, name,
     expected = accumulated()
     request.getfixturevalue("flushing")
     found = accumulated()
-    assert not floating_point.keeps_subnormals()  # the caller's environment is left as it was
+    assert not floats.keeps_subnormals()  # the caller's environment is left as it was
     assert found.sums.gram.tobytes() == expected.sums.gram.tobytes()
     if features is not None:
         assert found.magnitudes.tobytes() == expected.magnitudes.tobytes()

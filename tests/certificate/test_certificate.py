@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.linalg.lanczos import largest_eigenvalue
+from linattn_fast.linalg.cholesky import largest_eigenvalue
 
 
 @pytest.mark.parametrize("d", [1, 2, 4, 6])  # dense and iterative

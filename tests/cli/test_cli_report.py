@@ -15,7 +15,7 @@ from stand_ins.cli_session import fails, succeeds
 import linattn_fast as la
 from linattn_fast.cli.report import page
 from linattn_fast.cli.report.charts import spectrum_chart
-from linattn_fast.system.distribution import NAME
+from linattn_fast.system.packages import NAME
 
 written = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("jinja2", "matplotlib"))),

@@ -108,13 +108,13 @@ def test_only_the_lower_triangle_is_read(rng, p):
     spoiled = A.copy()
     spoiled[np.triu_indices(p, 1)] = np.nan
     for matrix in (A, spoiled):
-        assert compiled.factor_cholesky(matrix) == 0
+        assert core.factor_cholesky(matrix, 1) == 0
     np.testing.assert_array_equal(np.tril(A), np.tril(spoiled))
     spoiled[np.triu_indices(p, 1)] = np.nan
     for transposed in (False, True):
         rows, same = np.ones((2, 20, p))
-        compiled.solve_triangular(np.tril(A), rows, transposed=transposed)
-        compiled.solve_triangular(spoiled, same, transposed=transposed)
+        core.solve_triangular(np.tril(A), rows, transposed, 1)
+        core.solve_triangular(spoiled, same, transposed, 1)
         np.testing.assert_array_equal(rows, same)
 
 
@@ -167,20 +167,20 @@ def test_products_with_the_factor_undo_the_solution(p, k, seed):
 @needs_cpu
 def test_wrong_arrays_are_refused():
     with pytest.raises(ValueError, match="^matrix: must be"):
-        compiled.factor_cholesky(np.ones((2, 3)))
+        core.factor_cholesky(np.ones((2, 3)), 1)
     # a copy would be overwritten, and lost
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        compiled.factor_cholesky(np.ones((4, 4), np.float32))
+        core.factor_cholesky(np.ones((4, 4), np.float32), 1)
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        compiled.factor_cholesky(np.ones((4, 4))[::2, ::2])
+        core.factor_cholesky(np.ones((4, 4))[::2, ::2], 1)
     fixed = np.eye(3)
     fixed.flags.writeable = False
     with pytest.raises(ValueError, match="not writeable"):
-        compiled.factor_cholesky(fixed)
+        core.factor_cholesky(fixed, 1)
     with pytest.raises(ValueError, match="^rows: must be"):
-        compiled.solve_triangular(np.eye(3), np.ones((2, 4)))
-    assert compiled.factor_cholesky(np.zeros((0, 0))) == 0
-    compiled.solve_triangular(np.eye(3), np.ones((0, 3)))
+        core.solve_triangular(np.eye(3), np.ones((2, 4)), False, 1)
+    assert core.factor_cholesky(np.zeros((0, 0)), 1) == 0
+    core.solve_triangular(np.eye(3), np.ones((0, 3)), False, 1)
 
 
 class Stopped(Exception):

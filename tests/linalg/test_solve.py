@@ -5,13 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_fast.linalg import host_algebra
-from linattn_fast.linalg.factors import (
-    CholeskyFactor,
-    SpectralFactor,
-    decompose,
-    equilibrate,
-    factorise,
-)
+from linattn_fast.linalg.cholesky import CholeskyFactor, equilibrate
+from linattn_fast.linalg.choosing import factorise
+from linattn_fast.linalg.spectral import SpectralFactor, decompose
 
 
 def gram(rng, rows, p, spread=0.0):

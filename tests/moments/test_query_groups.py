@@ -10,7 +10,7 @@ import linattn_fast as la
 from linattn_fast.certificate import lower_bound
 from linattn_fast.certificate.certifying import certificate_from
 from linattn_fast.features import compact
-from linattn_fast.linalg.factors import factorise
+from linattn_fast.linalg.choosing import factorise
 from linattn_fast.moments import factors as block_factors
 from linattn_fast.moments.cancellation import summand_sizes
 from linattn_fast.moments.factors import BlockFactor, factorise_moments, normal_matrix
@@ -323,7 +323,7 @@ def test_blocks_that_are_safe_alone_may_not_be_safe_together():
     large, small = np.ones((40, 40)) + 0.5 * np.eye(40), np.array([[1.0, 1.0], [1.0, 1 + 3e-13]])
     _, blocks = block_diagonal([small, large])
     assert isinstance(block_factors.try_cholesky_blocks(blocks[:1]), BlockFactor)
-    assert "ill-conditioned" in block_factors.try_cholesky_blocks(blocks)
+    assert "ill-conditioned" in block_factors.try_cholesky_blocks(blocks).reason
 
 
 def test_conditions_of_blocks_combine_to_that_of_the_whole():

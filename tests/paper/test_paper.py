@@ -15,7 +15,7 @@ from linattn_fast.paper import fig1, fig2, fig3, random_attention
 from linattn_fast.paper.figure import Finding, Settings, write
 from linattn_fast.paper.kept import kept
 from linattn_fast.paper.registry import BY_NAME, FIGURES
-from linattn_fast.system.distribution import NAME
+from linattn_fast.system.packages import NAME
 
 pytest.importorskip("matplotlib", reason="figures are drawn by matplotlib")
 

@@ -23,7 +23,7 @@ from linattn_fast.data import prefixes
 from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.fitting import block_choice
-from linattn_fast.heads import chosen_layer
+from linattn_fast.backend import chosen_layer
 from linattn_fast.moments import query_groups
 from linattn_fast.solvers.blocks import partition as query_blocks
 

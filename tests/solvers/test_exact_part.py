@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.fitting import exact_part
+from linattn_fast.solvers import exact_part
 
 D, N, T = 3, 400, 50  # 18 features; 20,000 causal samples are more than 8 times 1,024
 

@@ -20,7 +20,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 import linattn_fast as la
 from linattn_fast import programs
 from linattn_fast.solvers import costs as choosing
-from linattn_fast.system import threads as blas_threads
+from linattn_fast.system import machine
 
 SETTINGS = [(1, 2), (2, 1), (2, 2), (4, 3)]
 """Threads of BLAS and of our own, compared with one of each."""
@@ -249,7 +249,7 @@ def blas_settings():
 
 @pytest.fixture
 def two_blas_threads():
-    if not blas_threads._libraries():
+    if not machine._libraries():
         pytest.skip("no BLAS whose threads can be set")
     with threadpool_limits(2, user_api="blas"):
         yield blas_settings()
@@ -258,11 +258,11 @@ def two_blas_threads():
 def test_blas_has_one_thread_within_a_call_and_its_own_setting_afterwards(two_blas_threads):
     seen = []
 
-    @blas_threads.same_bits
+    @machine.same_bits
     def inner():
         seen.append(blas_settings())
 
-    @blas_threads.same_bits
+    @machine.same_bits
     def outer(fail):
         inner()
         seen.append(blas_settings())  # the inner call has ended
@@ -297,7 +297,7 @@ def test_an_error_or_interrupt_in_a_fit_leaves_the_setting_alone(two_blas_thread
 def test_of_overlapping_calls_the_last_sets_blas_back(two_blas_threads):
     entered, leave = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
 
-    @blas_threads.same_bits
+    @machine.same_bits
     def call(i):
         entered[i].set()
         assert leave[i].wait(60)
@@ -318,14 +318,14 @@ def test_of_overlapping_calls_the_last_sets_blas_back(two_blas_threads):
 def test_each_thread_looks_after_a_number_of_its_own(monkeypatch):
     """As an OpenBLAS on OpenMP has it."""
     numbers = threading.local()
-    each = blas_threads._Library(
+    each = machine._Library(
         lambda: getattr(numbers, "value", 4), lambda n: setattr(numbers, "value", n), True
     )
-    monkeypatch.setattr(blas_threads, "_libraries", lambda: [each])
+    monkeypatch.setattr(machine, "_libraries", lambda: [each])
     together = threading.Barrier(3)
 
     def call(_):
-        with blas_threads.one_blas_thread():
+        with machine.one_blas_thread():
             together.wait(60)
             inside = each.get()
             together.wait(60)
@@ -349,7 +349,7 @@ def test_a_process_forked_during_a_call_has_the_setting_before_it():
         """
 import os, warnings, linattn_fast as la
 from threadpoolctl import threadpool_info, threadpool_limits
-from linattn_fast.system.threads import one_blas_thread
+from linattn_fast.system.machine import one_blas_thread
 warnings.simplefilter("ignore")  # Python warns of forking beside BLAS threads
 setting = lambda: {library["num_threads"] for library in threadpool_info()}
 with threadpool_limits(2, user_api="blas"):
@@ -367,25 +367,25 @@ with threadpool_limits(2, user_api="blas"):
 def test_a_call_costs_microseconds(two_blas_threads):
     import timeit
 
-    empty = blas_threads.same_bits(lambda: None)
+    empty = machine.same_bits(lambda: None)
     assert min(timeit.repeat(empty, number=100, repeat=20)) / 100 < 50e-6
 
 
 def test_a_blas_whose_threads_nobody_can_set_is_named(monkeypatch):
     def backends():
-        blas_threads.unknown_blas.cache_clear()
+        machine.unknown_blas.cache_clear()
         return str(la.backends()[0])
 
     try:
         assert "BLAS" not in backends()
-        monkeypatch.setattr(blas_threads, "_libraries", list)
+        monkeypatch.setattr(machine, "_libraries", list)
         assert "same bits for one setting of the threads of numpy's BLAS only" in backends()
         monkeypatch.undo()
         apple = {"Build Dependencies": {"blas": {"name": "accelerate"}}}
         monkeypatch.setattr(np, "show_config", lambda mode: apple)
         assert "numpy's accelerate" in backends()
     finally:
-        blas_threads.unknown_blas.cache_clear()
+        machine.unknown_blas.cache_clear()
 
 
 # ------------------------------------------------------------------------------ nothing forgotten

@@ -1,22 +1,15 @@
-"""The compiled core, or why it is missing; and its dense kernels, on our own threads.
+"""The compiled core, or why it is missing; and products on our own threads.
 
-The bits of these kernels depend on sizes alone. ``core`` is the extension itself, for those who need
-more of it; where it is missing, ``MISSING`` says why and numpy does the work.
+The bits of its kernels depend on sizes alone. ``core`` is the extension itself; where it is
+missing, ``MISSING`` says why and numpy does the work.
 """
 
 from __future__ import annotations
 
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 from .types import Floats
 
-__all__ = [
-    "MISSING",
-    "add_query_sums",
-    "core",
-    "factor_cholesky",
-    "multiply_transposed",
-    "solve_triangular",
-]
+__all__ = ["MISSING", "add_query_sums", "core", "multiply_transposed"]
 
 MISSING: str | None = None
 """Why the extension cannot be used, or None."""
@@ -34,19 +27,6 @@ except ImportError as error:
 def multiply_transposed(a: Floats, b: Floats) -> Floats:
     """a b', (n, m), of a (n, k) and b (m, k), on our own threads."""
     return core.multiply_transposed(a, b, get_num_threads())
-
-
-def factor_cholesky(matrix: Floats) -> int:
-    """Cholesky factor in the lower triangle of a symmetric matrix (p, p) in C order, in place.
-
-    Returns the number, from 1 on, of the first pivot that is not positive, or 0.
-    """
-    return core.factor_cholesky(matrix, get_num_threads())
-
-
-def solve_triangular(factor: Floats, rows: Floats, *, transposed: bool = False) -> None:
-    """Overwrite each row b of rows (k, p) with x where L x = b, or L'x = b."""
-    core.solve_triangular(factor, rows, transposed, get_num_threads())
 
 
 def add_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross: Floats) -> None:

@@ -22,8 +22,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..system.distribution import NAME
-from .foreign import detached, on_host
+from ..system.packages import NAME
 
 INSTALL = f"pip install '{NAME}[cuda13]'"
 
@@ -49,7 +48,7 @@ def is_on_device(value: object) -> bool:
 
 def module_of(*arrays: object) -> Any:
     """CuPy if one of the arrays is on a device, else numpy."""
-    return cupy() if any(is_on_device(array) for array in arrays) else np
+    return cupy() if "cupy" in sys.modules and any(map(is_on_device, arrays)) else np
 
 
 def in_cuda_memory(value: object) -> bool:
@@ -66,13 +65,12 @@ def in_cuda_memory(value: object) -> bool:
     return hasattr(kind, "__cuda_array_interface__")
 
 
-def brought_over(value: Any, name: str) -> Any:
-    """Arrays of other libraries, as CuPy or numpy arrays of the same memory; others as given."""
+def as_cupy_array(value: Any, name: str) -> Any:
+    """An array of any library that is on a CUDA device, as a CuPy array of the same memory."""
     if is_on_device(value):
         return value
-    if not in_cuda_memory(value):
-        return on_host(value, name)
-    value = detached(value)
+    if hasattr(type(value), "detach"):  # PyTorch hands over no tensor with a history of gradients
+        value = value.detach()
     try:
         xp = cupy()
     except ImportError:
@@ -81,9 +79,7 @@ def brought_over(value: Any, name: str) -> Any:
             f"it: {INSTALL}"
         ) from None
     try:
-        if hasattr(value, "__dlpack__"):
-            return xp.from_dlpack(value)
-        return xp.asarray(value)
+        return xp.from_dlpack(value) if hasattr(value, "__dlpack__") else xp.asarray(value)
     except Exception as error:  # the object's own conversion may raise anything
         raise TypeError(f"{name}: cannot be read as a CuPy array ({error})") from None
 
@@ -99,16 +95,16 @@ class Placed(Protocol):
 def device_of(*values: object) -> int | None:
     """Device of the first value that is on one: an array, a list of them, or :class:`Placed`."""
     for value in values:
-        if is_on_device(value):
-            # A CuPy array, which has no types.
-            return int(value.device.id)  # type: ignore[attr-defined]
-        if isinstance(value, list | tuple) and len(value):
-            found = device_of(value[0])
-        elif in_cuda_memory(value):
-            found = int(brought_over(value, "array").device.id)
-        else:
+        if value is None or isinstance(value, np.ndarray):
+            continue
+        found: object = None
+        if isinstance(value, list | tuple):
+            found = device_of(*value[:1])
+        elif is_on_device(value) or in_cuda_memory(value):
+            found = int(as_cupy_array(value, "array").device.id)
+        elif "cupy" in sys.modules:  # before it is imported, nothing of ours is on a device
             found = getattr(value, "device", None)
-        if isinstance(found, int):  # arrays of numpy and other libraries have something else
+        if isinstance(found, int):  # arrays of other libraries have something else
             return found
     return None
 

@@ -5,10 +5,14 @@ Shapes stand in the docstrings; these say what an array holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from ..system.arguments import as_choice
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -16,13 +20,8 @@ Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
 
+as_positions: Callable[[object], Positions] = partial(as_choice, name="positions", known=POSITIONS)
+"""Checks which tokens query, and what they attend to."""
+
 Kind = TypeVar("Kind", bound=np.generic)
 """Any one kind of number: a result has the kind of its argument."""
-
-
-def as_positions(positions: object) -> Positions:
-    """Check the name of a mode."""
-    for known in POSITIONS:
-        if isinstance(positions, str) and positions == known:
-            return known
-    raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")

@@ -17,8 +17,8 @@ from ..features import compact
 from ..features.accumulation import Accumulation, summand_sizes
 from ..features.features import head_coefficients
 from ..features.samples import Samples
+from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
-from ..system.threads import get_num_threads, unknown_blas
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import Gradient, KroneckerFactors, NormalProduct
 from .totals import Totals

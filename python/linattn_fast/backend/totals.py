@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 
 from ..arrays.device import device_of, frozen, on_device, put_all, to_host
-from ..arrays.floating_point import gradual_underflow, keeps_subnormals
+from ..arrays.floats import gradual_underflow, keeps_subnormals
 from ..arrays.types import Array, Floats
 from ..data.tokens import finite_weight
 from ..features.accumulation import Accumulation
@@ -50,9 +50,13 @@ class Totals:
 
     def placed(self, place: Callable[[Array], Array]) -> Totals:
         """The same sums, each array where ``place`` puts it."""
-        sizes = None if self.magnitudes is None else place(self.magnitudes)
-        moved = {name: place(getattr(self, name)) for name in ARRAYS}
-        return replace(self, **moved, magnitudes=sizes)
+        return replace(
+            self,
+            gram=place(self.gram),
+            cross=place(self.cross),
+            energy=place(self.energy),
+            magnitudes=None if self.magnitudes is None else place(self.magnitudes),
+        )
 
     def get(self) -> Totals:
         """The same sums, on the host."""
@@ -79,7 +83,9 @@ def _merged(parts: Sequence[Totals]) -> Totals:
         how = how._replace(underflow=True)
     sizes = [part.magnitudes for part in parts if part.magnitudes is not None]
     return Totals(
-        *(_added([getattr(part, name) for part in parts]) for name in ARRAYS),
+        gram=_added([part.gram for part in parts]),
+        cross=_added([part.cross for part in parts]),
+        energy=_added([part.energy for part in parts]),
         n_samples=sum(part.n_samples for part in parts),
         total_weight=weight,
         accumulation=how,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..data.tokens import Tokens
 from ..exact.exact_rank import BUDGET, ExactRank, counting, exact_rank, unseen_features
 from ..exact.modular_features import ModularData
@@ -20,8 +20,8 @@ from ..exact.sample_counts import absent_features
 from ..features.compact import compact_bytes
 from ..features.features import Features
 from ..features.samples import Samples
-from ..linalg.factors import SpectralFactor
-from ..linalg.lanczos import extreme_eigenvalues
+from ..linalg.cholesky import extreme_eigenvalues
+from ..linalg.spectral import SpectralFactor
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
 from ..solvers.blocks.partition import Partition, QueryBlock

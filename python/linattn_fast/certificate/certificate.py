@@ -32,7 +32,7 @@ from ..data.tokens import Tokens, as_tokens
 from ..features.features import Features
 from ..features.left_out import unless_left_out
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .coverage import describe
 from .source import Source
 

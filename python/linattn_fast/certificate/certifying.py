@@ -12,8 +12,10 @@ from ..exact.exact_rank import ExactRank, counting, exact_rank, unseen_features
 from ..exact.modular_features import ModularData, Reading
 from ..features.features import Features
 from ..features.samples import Samples
-from ..linalg.factors import Choice, Factorisation, SpectralFactor, algebra_of
-from ..linalg.lanczos import extreme_eigenvalues
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import extreme_eigenvalues
+from ..linalg.factors import Choice, Factorisation
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import summand_sizes
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.moments import Moments

@@ -42,14 +42,10 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
-from ..linalg.factors import (
-    EPS,
-    MARGIN,
-    CholeskyFactor,
-    SpectralFactor,
-    algebra_of,
-    power_of_two_scale,
-)
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, power_of_two_scale
+from ..linalg.factors import EPS, MARGIN
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import sizes
 from .leverage import rounding, summands_of
 

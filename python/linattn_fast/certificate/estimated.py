@@ -20,8 +20,8 @@ from ..arrays.device import to_host
 from ..arrays.types import Floats
 from ..backend.normal_operator import KroneckerFactors, NormalOperator
 from ..exact.exact_rank import exact_rank
-from ..linalg.factors import EPS, MARGIN, rounding_level
-from ..linalg.lanczos import largest_eigenvalue
+from ..linalg.cholesky import largest_eigenvalue, rounding_level
+from ..linalg.factors import EPS, MARGIN
 from ..solvers.conjugate_gradients.whitening import Whitening, whiten
 from ..solvers.solved import Solved, Task
 from .certificate import Certificate, Verdict

@@ -32,13 +32,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import module_of, put
-from ..arrays.floating_point import UNIT, gamma
+from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
 from ..features.features import Features, pair_table, samples_of
 from ..features.samples import Samples
-from ..linalg.factors import CholeskyFactor, SpectralFactor, algebra_of, equilibrate
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, equilibrate
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import summand_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import relative_errors

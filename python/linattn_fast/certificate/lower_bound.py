@@ -35,10 +35,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.floating_point import UNIT, gamma, gradual_underflow, keeps_subnormals
+from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
-from ..linalg.cholesky import cholesky_in_place
-from ..linalg.factors import equilibrate
+from ..linalg.cholesky import cholesky_in_place, equilibrate
 from ..moments.cancellation import summand_sizes
 from ..moments.moments import Moments
 from ..moments.query_groups import moments_of, query_groups

@@ -31,7 +31,9 @@ from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
 from ..features.left_out import Occurring
 from ..features.samples import Samples
-from ..linalg.factors import CholeskyFactor, SpectralFactor, factorise
+from ..linalg.cholesky import CholeskyFactor
+from ..linalg.choosing import factorise
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import feature_sizes, summand_sizes
 from ..moments.factors import rounding_steps_of
 from ..moments.moments import Moments

@@ -18,8 +18,8 @@ import numpy as np
 from ..data.sources import is_stored
 from ..fitting.result import Fit, load
 from ..moments.moments import Moments
-from ..system.extras import optional_module
 from ..system.machine import usable_memory
+from ..system.packages import optional_module
 from .command import UsageError
 
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..data.data_warnings import DataWarning
-from ..system.threads import num_threads
+from ..system.machine import num_threads
 from .command import Command, Outcome, UsageError
 from .commands import bench, certify, demo, fit, heads, info, paper, predict
 from .json_text import as_json

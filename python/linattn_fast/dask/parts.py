@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.types import Floats, Positions
+from ..backend.choice import get_backend
 from ..backend.interface import Precision
 from ..backend.normal_operator import (
     Gradient,
@@ -24,14 +25,11 @@ from ..backend.normal_operator import (
     added,
 )
 from ..data.sources import unpacked
-from ..data.tokens import Tokens, as_targets, as_tokens, as_weights
-from ..features.features import Features, as_features
-from ..features.left_out import require_none_left_out
+from ..features.features import Features
+from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..moments.streaming import located
-from ..problem.in_memory import Problem
-from ..problem.summed import operator_of
-from ..system.threads import num_threads, same_bits
+from ..system.machine import num_threads, same_bits
 
 
 @dataclass(frozen=True)
@@ -81,33 +79,30 @@ class Part:
         _ = self.batches  # what is wrong is said now
 
     @cached_property
-    def batches(self) -> list[tuple[Tokens, Tokens | None, Floats | None]]:
-        """Tokens, targets and weights, checked."""
-        found: list[tuple[Tokens, Tokens | None, Floats | None]] = []
+    def batches(self) -> list[Samples]:
+        """The batches, checked."""
+        found: list[Samples] = []
         d = d_out = None
         for batch in self._given:
             with located(f"{batch.where} of part {self.number}"):
-                tokens = as_tokens(batch.Z, batch.offsets, d=d)
-                targets = None
-                if batch.y is not None:
-                    targets = as_targets(batch.y, tokens, self.kind.positions, d_out=d_out)
-                elif d_out:
+                if batch.y is None and d_out:
                     raise ValueError("y: targets are needed in every batch or in none, got None")
-                weights = as_weights(batch.sample_weight, len(tokens))
-                features = as_features(self.kind.features, tokens.d)
-                require_none_left_out(tokens, weights, self.kind.positions, features)
-                found.append((tokens, targets, weights))
-            d, d_out = tokens.d, 0 if targets is None else targets.d
+                samples = Samples.checked(
+                    batch.Z,
+                    batch.y,
+                    offsets=batch.offsets,
+                    sample_weight=batch.sample_weight,
+                    positions=self.kind.positions,
+                    features=self.kind.features,
+                    d=d,
+                    d_out=0 if batch.y is None else d_out or None,
+                )
+            found.append(samples)
+            d, d_out = samples.tokens.d, samples.d_out
         return found
 
     def __sizeof__(self) -> int:  # what Dask takes for the memory of this object
-        return sum(
-            array.nbytes
-            for tokens, targets, _ in self.batches
-            for batch in (tokens, targets)
-            if batch is not None
-            for array in batch
-        )
+        return sum(samples.nbytes for samples in self.batches)
 
     def __getstate__(self) -> dict[str, object]:
         # The given batches alone: arrays that come through a socket need not be aligned, and
@@ -119,33 +114,25 @@ class Part:
         """Moments of the part; None when it is empty."""
         kind, total = self.kind, None
         with num_threads(kind.threads), located(f"part {self.number}"):
-            for tokens, targets, weights in self.batches:
-                if total is None:
-                    total = Moments(
-                        tokens.d,
-                        0 if targets is None else targets.d,
-                        positions=kind.positions,
-                        features=kind.features,
-                        backend=kind.backend,
-                        precision=kind.precision,
-                    )
-                total.add_checked(tokens, targets, weights, None)
+            for samples in self.batches:
+                engine = get_backend(kind.backend, samples.tokens)
+                moments = Moments.of(samples, engine, kind.precision)
+                total = moments if total is None else total.merged([moments])
         return total
 
     @cached_property
     def operators(self) -> list[NormalOperator]:
         """The normal equations of each batch."""
-        kind, found = self.kind, []
-        for tokens, targets, weights in self.batches:
-            if targets is None:
+        found = []
+        for samples in self.batches:
+            if samples.targets is None:
                 raise ValueError(f"y: targets are needed to fit, got None; in part {self.number}")
-            chosen = as_features(kind.features, tokens.d)
-            problem = Problem(
-                tokens, targets, weights, kind.positions, kind.backend, kind.precision, chosen
-            )
+            chosen = samples.features
+            engine = get_backend(self.kind.backend, samples.tokens)
             # Packed samples are kept where they take no more memory than the tokens themselves
-            packed = problem.n_samples * (chosen.n_pairs + chosen.n_queries)
-            found.append(operator_of(problem, keep=packed <= tokens.n_rows * tokens.d))
+            packed = samples.n_samples * (chosen.n_pairs + chosen.n_queries)
+            keep = packed <= samples.tokens.n_rows * samples.tokens.d
+            found.append(engine.normal_operator(samples, keep=keep))
         return found
 
     def describe(self) -> Described | None:
@@ -153,12 +140,12 @@ class Part:
         if not self.batches:
             return None
         return Described(
-            self.batches[0][0].d,
+            self.batches[0].tokens.d,
             self.operators[0].d_out,
             sum(operator.n_samples for operator in self.operators),
             sum(operator.total_weight for operator in self.operators),
-            max(1.0 if w is None else float(w.max()) for _, _, w in self.batches),
-            all(targets is not None and targets.scalar for _, targets, _ in self.batches),
+            max(samples.largest_weight for samples in self.batches),
+            all(samples.scalar_targets for samples in self.batches),
         )
 
     def kronecker_factors(self) -> KroneckerFactors | None:

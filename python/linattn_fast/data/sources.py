@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..arrays.device import in_cuda_memory
 from ..arrays.floats import as_array
-from ..arrays.foreign import axes_of, exports_memory
+from ..arrays.libraries import axes_of, exports_memory
 from ..arrays.types import Array, Floats, Positions
 from .memory_map import copy_of
 from .tokens import Tokens, as_offsets, as_weights, require_form

@@ -10,8 +10,8 @@ A batch is one of
 float32 and float64 are used as they lie in memory, with any strides; integers become float64.
 Targets have the same forms, and for positions="last" one row a sequence.
 
-Arrays of other libraries are read in place (:mod:`linattn_fast.arrays.foreign`). Those on a CUDA device
-stay there, as CuPy arrays (:mod:`linattn_fast.arrays.device`); targets follow the
+Arrays of other libraries are read in place (:mod:`linattn_fast.arrays.libraries`). Those on a CUDA
+device stay there, as CuPy arrays (:mod:`linattn_fast.arrays.device`); targets follow the
 tokens. Offsets and weights, one number a sequence, come home: the host's part of the work needs
 them.
 """
@@ -27,9 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import device_of, module_of, put, put_all, to_host
-from ..arrays.floating_point import gradual_underflow
-from ..arrays.floats import as_array, as_floats
-from ..arrays.foreign import axes_of
+from ..arrays.floats import as_array, as_floats, gradual_underflow
+from ..arrays.libraries import axes_of
 from ..arrays.types import Array, Floats, Kind, Positions
 
 TRANSPOSE = "pass Z.transpose(0, 2, 1)"

@@ -15,13 +15,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.device import brought_over, module_of, on_device, to_host
+from ..arrays.device import module_of, on_device, to_host
+from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Positions, as_positions
 from ..data.non_finite import non_finite_error
 from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 
 _QUERIES_AT_ONCE = 1 << 13
 """Looked at together."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import module_of, put, to_host
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Array, Floats, Positions
 from ..data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
 from ..data.tokens import Tokens

@@ -28,8 +28,8 @@ from ..problem.given import as_problem
 from ..problem.interface import Problem, Report
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.solved import Solved, Task
+from ..system.machine import same_bits
 from ..system.progress import Bar
-from ..system.threads import same_bits
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, make_plan
 from .result import Fit, FitInfo

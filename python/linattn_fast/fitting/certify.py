@@ -25,9 +25,8 @@ from ..problem.in_memory import InMemory
 from ..problem.interface import Report
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
 from ..solvers.blocks.solve import factorise_partition
-from ..system.machine import as_memory_limit, require_memory, usable_memory
+from ..system.machine import as_memory_limit, require_memory, same_bits, usable_memory
 from ..system.progress import Bar
-from ..system.threads import same_bits
 
 
 @same_bits

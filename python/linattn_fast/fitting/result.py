@@ -20,8 +20,7 @@ from ..features import files as storage
 from ..features.features import Features
 from ..heads.heads import Heads
 from ..heads.recovery_report import Recovery
-from ..system.machine import in_words
-from ..system.threads import same_bits
+from ..system.machine import in_words, same_bits
 
 _FILE_VERSION = 2
 

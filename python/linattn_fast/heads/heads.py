@@ -18,16 +18,14 @@ import numpy as np
 
 from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
-from ..arrays.foreign import is_one_sequence
-from ..arrays.libraries import conversion_to
+from ..arrays.libraries import conversion_to, is_one_sequence
 from ..arrays.types import Floats, Positions, as_positions
 from ..backend.choice import get_backend
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_tokens
 from ..features.features import head_coefficients
 from ..system.arguments import as_size
-from ..system.machine import require_memory
-from ..system.threads import same_bits
+from ..system.machine import require_memory, same_bits
 from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
 from .normal_form import normal_form
 from .recovery_report import Recovery

@@ -20,7 +20,7 @@ import numpy as np
 from ..arrays.floats import as_array
 from ..arrays.types import Array, Floats
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 
 Form: TypeAlias = Literal["fused", "separate", "in_proj"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from ..arrays.types import Floats
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .heads import Heads
 
 

@@ -16,7 +16,7 @@ from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
 from ..features.features import feature_count
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .heads import Heads
 from .recovery_report import Recovery
 from .search import Search, svd_tolerance

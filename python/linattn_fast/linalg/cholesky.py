@@ -1,23 +1,48 @@
-"""Cholesky factorisation in place, and systems with its factor, of any size.
+"""Cholesky factorisations of equilibrated matrices: made if safe, solved with, and their spectrum.
 
-Both run on our own kernels and threads (``csrc/core/triangular.*``), so that their bits depend on
-sizes alone; without the compiled extension, LAPACK does the same on one thread. A factor L is in C
-order, and what is above its diagonal is undefined. LAPACK reads it as the upper triangle L' in
-Fortran order, without a copy.
+    A = D (Lambda + alpha I) D = L L'      x = D L'^-1 L^-1 D b     y = D^-1 L L' D^-1 x
+
+On the host they run on our own kernels and threads (``csrc/core/triangular.*``), so that their bits
+depend on sizes alone; without the compiled extension, and for few right-hand sides, LAPACK does the
+same on one thread. A factor L is in C order, and what is above its diagonal is undefined. LAPACK
+reads it as the upper triangle L' in Fortran order, without a copy. On a device, cuSOLVER does the
+work (:mod:`linattn_fast.linalg.device_algebra`).
+
+:mod:`linattn_fast.linalg.factors` says what is safe, and what the margin is.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import blas, eigvalsh, lapack
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from ..arrays import compiled
+from ..arrays.device import is_on_device, module_of, put, to_host
 from ..arrays.types import Floats
+from ..system.machine import get_num_threads
+from . import device_algebra
+from .factors import EPS, MARGIN, MOST_CONDITION, Factorisation, NotSafe
 
 _MANY = 16
 """Right-hand sides from which on products pay; with fewer a solve is one reading of L."""
+_ENTRIES_AT_ONCE = 1 << 20
+"""Entries of a matrix whose sizes are summed together."""
+_DENSE_UP_TO = 64
+"""Size of an operator up to which a dense eigendecomposition is faster than an iteration."""
+
+Operator: TypeAlias = Callable[[Floats], Floats]
+"""A linear map of vectors (p,)."""
+
+Safe = TypeVar("Safe", bound=Factorisation)
+"""A factorisation of a kind of its own."""
+
+# --------------------------------------------------------------------------- triangles, on the host
 
 
 def cholesky_in_place(matrix: Floats) -> tuple[Floats, int]:
@@ -29,38 +54,57 @@ def cholesky_in_place(matrix: Floats) -> tuple[Floats, int]:
     # A symmetric matrix is its transpose
     rows = np.ascontiguousarray(matrix.T if matrix.flags.f_contiguous else matrix)
     if compiled.MISSING is None:
-        return rows, compiled.factor_cholesky(rows)
+        return rows, compiled.core.factor_cholesky(rows, get_num_threads())
     upper, failed = lapack.dpotrf(rows.T, lower=False, clean=False, overwrite_a=True)
     wrong = np.isnan(np.diagonal(upper))  # which OpenBLAS takes for positive
     return upper.T, int(failed) or (int(np.argmax(wrong)) + 1 if wrong.any() else 0)
 
 
-def upper_factor(factor: Floats) -> Floats:
+def _upper(factor: Floats) -> Floats:
     """L' in Fortran order, for LAPACK."""
     return np.ascontiguousarray(factor).T
 
 
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
     """x with L L' x = b (p, k)."""
-    if not _compiled(b):
-        return np.asarray(lapack.dpotrs(upper_factor(factor), b, lower=False)[0])
-    L, rows = np.ascontiguousarray(factor), np.array(b.T, dtype=np.float64, order="C")
-    compiled.solve_triangular(L, rows)
-    compiled.solve_triangular(L, rows, transposed=True)
+    if not _are_many(b):
+        return np.asarray(lapack.dpotrs(_upper(factor), b, lower=False)[0])
+    L, rows, threads = _rows_of(factor, b)
+    compiled.core.solve_triangular(L, rows, False, threads)
+    compiled.core.solve_triangular(L, rows, True, threads)
     return rows.T
 
 
 def solve_lower(factor: Floats, b: Floats) -> Floats:
     """x with L x = b (p, k)."""
-    if not _compiled(b):
-        return np.asarray(lapack.dtrtrs(upper_factor(factor), b, lower=False, trans=1)[0])
-    rows = np.array(b.T, dtype=np.float64, order="C")
-    compiled.solve_triangular(np.ascontiguousarray(factor), rows)
+    if not _are_many(b):
+        return np.asarray(lapack.dtrtrs(_upper(factor), b, lower=False, trans=1)[0])
+    L, rows, threads = _rows_of(factor, b)
+    compiled.core.solve_triangular(L, rows, False, threads)
     return rows.T
 
 
-def _compiled(b: Floats) -> bool:
+def _are_many(b: Floats) -> bool:
+    """Whether right-hand sides (p, k) are so many that our own kernels, if there, are faster."""
     return compiled.MISSING is None and b.ndim == 2 and b.shape[1] >= _MANY
+
+
+def _rows_of(factor: Floats, b: Floats) -> tuple[Floats, Floats, int]:
+    """What our kernels take: L, a copy of b' (k, p) to overwrite, and the number of threads."""
+    rows = np.array(b.T, dtype=np.float64, order="C")
+    return np.ascontiguousarray(factor), rows, get_num_threads()
+
+
+def cholesky_times(factor: Floats, x: Floats) -> Floats:
+    """L L' x for x (p,)."""
+    upper = _upper(factor)
+    y = blas.dtrmv(upper, x)
+    return np.asarray(blas.dtrmv(upper, y, trans=True))
+
+
+def reciprocal_condition(factor: Floats, norm: float) -> float:
+    """Estimate 1 / (||A|| ||A^-1||) in the 1-norm, from L and the norm of A = L L'."""
+    return float(lapack.dpocon(_upper(factor), norm, uplo="U")[0])
 
 
 def factor_bytes(p: int) -> int:
@@ -73,3 +117,192 @@ def factor_bytes(p: int) -> int:
         return 0
     columns = compiled.core.cholesky_columns(min(p, sys.maxsize))
     return 8 * 2 * max(0, p - columns) * columns
+
+
+# ------------------------------------------------------------------------------------ equilibration
+
+
+def power_of_two_scale(diagonal: Floats) -> Floats:
+    """D with D^2 diagonal in [1/2, 2]; 1 where the diagonal is zero."""
+    xp = module_of(diagonal)
+    scale: Floats = xp.exp2(-xp.rint(xp.log2(xp.where(diagonal > 0, diagonal, 1.0)) / 2))
+    return scale
+
+
+def equilibrate(matrix: Floats, sizes: Floats | None = None) -> Floats:
+    """Scale a symmetric matrix in place to a diagonal in [1/2, 2]; return D's diagonal.
+
+    ``sizes``, (p,), stand in for the diagonal of the matrix where D is to be taken from them.
+    """
+    scale = power_of_two_scale(matrix.diagonal() if sizes is None else sizes)
+    matrix *= scale
+    matrix *= scale[:, None]
+    return scale
+
+
+def add_to_diagonal(matrix: Floats, value: float) -> None:
+    """Add a number to the diagonal of a square matrix in C order, in place."""
+    diagonal = matrix.reshape(-1)[:: len(matrix) + 1]
+    diagonal += value
+
+
+def rounding_level(p: int, steps: int = 0) -> float:
+    """What rounding may have added to an eigenvalue of A, relative to the largest."""
+    return (p + steps) * EPS
+
+
+# -------------------------------------------------------------------------------- the factorisation
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """A = L L' on the host."""
+
+    factor: Floats
+    """L, (p, p) in C order; undefined above its diagonal."""
+    scale: Floats
+    norm: float
+    """Largest column sum of A."""
+    smallest: float
+    level: float
+    name: str = "cholesky"
+
+    def get(self) -> CholeskyFactor:
+        """The same, on the host."""
+        return self
+
+    @property
+    def margin(self) -> float:
+        """MARGIN times the level."""
+        return MARGIN * self.level
+
+    @property
+    def rank(self) -> int:
+        """Full: a factorisation is only made of matrices that allow it."""
+        return len(self.scale)
+
+    @property
+    def uncertain(self) -> bool:
+        """Never: the rank is full."""
+        return False
+
+    @property
+    def condition(self) -> float:
+        """LAPACK's estimate in the 1-norm."""
+        return 1 / self.smallest
+
+    def solve(self, b: Floats) -> Floats:
+        """x = D L'^-1 L^-1 D b."""
+        units = self.scale[:, None]
+        return units * cholesky_solve(self.factor, units * b)
+
+    def multiply(self, x: Floats) -> Floats:
+        """D^-1 L L' D^-1 x."""
+        return cholesky_times(self.factor, x / self.scale) / self.scale
+
+
+@dataclass(frozen=True)
+class DeviceCholeskyFactor(CholeskyFactor):
+    """A = L L' on a CUDA device; zero above the diagonal of L."""
+
+    def get(self) -> CholeskyFactor:
+        """The same, on the host."""
+        L, scale = np.ascontiguousarray(to_host(self.factor)), to_host(self.scale)
+        return CholeskyFactor(L, scale, self.norm, self.smallest, self.level, self.name)
+
+    def solve(self, b: Floats) -> Floats:
+        """x = D L'^-1 L^-1 D b."""
+        units = self.scale[:, None]
+        return units * device_algebra.cholesky_solve(self.factor, units * b)
+
+    def multiply(self, x: Floats) -> Floats:
+        """D^-1 L L' D^-1 x."""
+        return device_algebra.cholesky_times(self.factor, x / self.scale) / self.scale
+
+
+def try_cholesky(
+    matrix: Floats, steps: int = 0, sizes: Floats | None = None
+) -> CholeskyFactor | NotSafe:
+    """Factorise in place, or say why that is not safe; either way the matrix is overwritten."""
+    p, on_device = len(matrix), is_on_device(matrix)
+    scale = equilibrate(matrix, sizes)
+    norm = _norm(matrix)
+    factor, failed = (device_algebra.cholesky if on_device else cholesky_in_place)(matrix)
+    if failed:
+        pivot = f" (pivot {failed} of {p})" if failed > 0 else ""
+        return NotSafe(f"the Gram is singular to rounding{pivot}")
+    estimate = device_algebra.reciprocal_condition if on_device else reciprocal_condition
+    reciprocal = float(estimate(factor, norm))
+    level = rounding_level(p, steps)
+    if not reciprocal > MARGIN * level:
+        return ill_conditioned(reciprocal)
+    made = DeviceCholeskyFactor if on_device else CholeskyFactor
+    return made(factor, scale, norm, reciprocal, level)
+
+
+def _norm(matrix: Floats) -> float:
+    """Largest column sum, without a second matrix."""
+    xp, step = module_of(matrix), max(1, _ENTRIES_AT_ONCE // len(matrix))
+    parts = (matrix[first : first + step] for first in range(0, len(matrix), step))
+    return float(max(xp.abs(rows).sum(axis=1).max() for rows in parts))
+
+
+def ill_conditioned(reciprocal: float) -> NotSafe:
+    """What an attempt comes to where the reciprocal condition is not above the margin."""
+    return NotSafe(f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})")
+
+
+def safe_for_ridge(factor: Safe | NotSafe, alpha: float) -> Safe | NotSafe:
+    """The factorisation of Lambda + alpha I, or why the range of Lambda is to be told apart."""
+    if isinstance(factor, NotSafe) or alpha == 0 or factor.condition <= MOST_CONDITION:
+        return factor
+    return NotSafe(f"the Gram with its ridge is ill-conditioned (about {factor.condition:.1g})")
+
+
+# ------------------------------------------------------------------------------ extreme eigenvalues
+
+
+def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
+    """Smallest and largest eigenvalue of Lambda, from its factorisation of full rank."""
+    p, place = factor.rank, factor.scale
+
+    def divide(x: Floats) -> Floats:
+        return factor.solve(x.reshape(p, 1))[:, 0]
+
+    operators: list[Operator] = [divide, factor.multiply]
+    if is_on_device(place):
+        operators = [_from_host(apply, place) for apply in operators]
+    with np.errstate(over="ignore", invalid="ignore"):  # 1 / lambda_min may be infinite
+        largest_of_inverse, largest = (largest_eigenvalue(apply, p) for apply in operators)
+    return 1 / largest_of_inverse, largest
+
+
+def _from_host(apply: Operator, place: Floats) -> Operator:
+    """An operator on the device of an array, for vectors of the host."""
+    return lambda x: to_host(apply(put(x, place)))
+
+
+def largest_eigenvalue(apply: Operator, p: int, *, tolerance: float = 1e-10) -> float:
+    """Largest eigenvalue of a symmetric positive semidefinite operator on R^p, by Lanczos.
+
+    The iteration approaches it from below; it stops at a relative change of about ``tolerance``. It
+    starts from a fixed vector, so the result is the same every time. What overflows is infinite.
+    """
+    if p <= _DENSE_UP_TO:
+        matrix = np.stack([apply(column) for column in np.eye(p)])
+        if not np.isfinite(matrix).all():
+            return float("inf")
+        return float(eigvalsh(matrix / 2 + matrix.T / 2)[-1])  # the sum alone might overflow
+    operator = LinearOperator((p, p), matvec=apply, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(p)
+    try:
+        values = eigsh(
+            operator, k=1, which="LA", v0=start, tol=tolerance, return_eigenvectors=False
+        )
+        found = float(values[0])
+    except ArpackError:  # hundreds of eigenvalues within the tolerance: any of them will do
+        vector = start
+        for _ in range(100):
+            vector = apply(vector / np.linalg.norm(vector))
+        found = float(np.linalg.norm(vector))
+    return found if np.isfinite(found) else float("inf")

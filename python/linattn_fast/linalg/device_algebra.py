@@ -1,7 +1,7 @@
 """Dense factorisations of CuPy arrays, by cuSOLVER and cuBLAS.
 
-The functions of :mod:`linattn_fast.linalg.host_algebra`, for matrices on a device. What cuSOLVER lacks, a
-QR factorisation with pivots, is left to the host (:func:`linattn_fast.linalg.factors.spectral_factor`).
+The functions of :mod:`linattn_fast.linalg.host_algebra`, for matrices on a device. What cuSOLVER
+lacks, a QR factorisation with pivots, is left to the host (:mod:`linattn_fast.linalg.spectral`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from ..arrays.device import cupy, cupyx
 from ..arrays.types import Floats
 
-_MOST_SOLVES = 5
-"""Of the condition estimate, as in LAPACK."""
+_MOST_ROUNDS = 5
+"""Rounds of the condition estimate, two solves each, as in LAPACK."""
 
 
 def cholesky(matrix: Floats) -> tuple[Floats, int]:
@@ -33,7 +33,7 @@ def reciprocal_condition(factor: Floats, norm: float) -> float:
     xp, p = cupy(), len(factor)
     x = xp.full((p, 1), 1 / p)
     largest, before = 0.0, -1
-    for _ in range(_MOST_SOLVES):
+    for _ in range(_MOST_ROUNDS):
         y = cholesky_solve(factor, x)
         size = float(xp.abs(y).sum())
         if size <= largest:

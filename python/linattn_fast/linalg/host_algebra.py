@@ -2,8 +2,8 @@
 
 Products, Cholesky factorisations and systems with them run on our own kernels where they are large
 (:mod:`linattn_fast.linalg.cholesky`), the rest is SciPy's LAPACK, on one thread of BLAS
-(:mod:`linattn_fast.system.threads`). :mod:`linattn_fast.linalg.device_algebra` has the same functions for
-CuPy arrays.
+(:mod:`linattn_fast.system.machine`). :mod:`linattn_fast.linalg.device_algebra` has the same
+functions for CuPy arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from scipy.linalg import svd as _svd
 
 from ..arrays import compiled
 from ..arrays.types import Floats
-from .cholesky import cholesky_in_place, cholesky_solve, solve_lower, upper_factor
+from .cholesky import cholesky_in_place as cholesky
+from .cholesky import cholesky_solve, cholesky_times, reciprocal_condition, solve_lower
 
 __all__ = [
     "cholesky",
@@ -34,8 +35,6 @@ __all__ = [
 
 _NARROW = 256
 """Columns of a matrix that is factorised in narrow panels."""
-
-
 _LARGE = 1 << 22
 """Multiply-adds of a product from which on our own threads are worth their start."""
 
@@ -59,26 +58,6 @@ def multiply_transposed(a: Floats, b: Floats) -> Floats:
     if compiled.MISSING is None and a.size * len(b) >= _LARGE:
         return compiled.multiply_transposed(np.ascontiguousarray(a), np.ascontiguousarray(b))
     return np.asarray(a @ b.T)
-
-
-def cholesky(matrix: Floats) -> tuple[Floats, int]:
-    """Lower factor L of a symmetric matrix in C order, overwritten; the first pivot that fails.
-
-    The strict upper triangle of L is undefined. 0 where no pivot fails.
-    """
-    return cholesky_in_place(matrix)
-
-
-def reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Estimate 1 / (||A|| ||A^-1||) in the 1-norm, from L and the norm of A = L L'."""
-    return float(lapack.dpocon(upper_factor(factor), norm, uplo="U")[0])
-
-
-def cholesky_times(factor: Floats, x: Floats) -> Floats:
-    """L L' x for x (p,)."""
-    upper = upper_factor(factor)
-    y = blas.dtrmv(upper, x)
-    return np.asarray(blas.dtrmv(upper, y, trans=True))
 
 
 def eigenpairs(matrix: Floats) -> tuple[Floats, Floats]:

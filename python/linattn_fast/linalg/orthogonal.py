@@ -23,8 +23,11 @@ from ..arrays.device import module_of, put, to_host
 from ..arrays.types import Array, Floats, Positions
 from ..data.tokens import Tokens
 from ..features.features import Features
-from .factors import EPS, MARGIN, SpectralFactor, algebra_of, power_of_two_scale, spectral_factor
+from .algebra import algebra_of
+from .cholesky import power_of_two_scale
+from .factors import EPS, MARGIN
 from .least_norm import ridge_among
+from .spectral import SpectralFactor, spectral_factor
 
 Batch: TypeAlias = tuple[Tokens, Array, Floats | None]
 """Tokens, targets (samples, d_out), and weights, one a sequence."""

@@ -24,23 +24,17 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats
-from ..linalg.factors import (
-    MARGIN,
-    Choice,
+from ..linalg.cholesky import (
     CholeskyFactor,
-    Factorisation,
-    MatrixMaker,
-    SpectralFactor,
     add_to_diagonal,
-    choose,
-    decompose,
-    eigenpairs,
     ill_conditioned,
     rounding_level,
     safe_for_ridge,
-    spectral_factor,
     try_cholesky,
 )
+from ..linalg.choosing import choose
+from ..linalg.factors import MARGIN, Choice, Factorisation, MatrixMaker, NotSafe
+from ..linalg.spectral import SpectralFactor, decompose, eigenpairs, spectral_factor
 from .cancellation import feature_sizes
 from .moments import Moments
 from .query_groups import features_of_group, moments_of, query_groups
@@ -110,12 +104,12 @@ class BlockFactor:
         return whole
 
 
-def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor | str:
+def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor | NotSafe:
     """Factorise every block, or say why that is not safe for the matrix as a whole."""
     factors = []
     for block in blocks:
         factor = try_cholesky(block.form(), steps, block.sizes)
-        if isinstance(factor, str):  # A is at least as ill-conditioned as any of its blocks
+        if isinstance(factor, NotSafe):  # A is at least as ill-conditioned as any of its blocks
             return factor
         factors.append(factor)
     norm = max(factor.norm for factor in factors)
@@ -202,15 +196,15 @@ def rounding_steps_of(moments: Moments) -> int:
 
 
 def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto") -> Choice:
-    """Factorise Lambda + alpha I; :func:`linattn_fast.linalg.factors.factorise`, or that for blocks."""
+    """Factorise Lambda + alpha I as :mod:`linattn_fast.linalg.choosing` does, in blocks if any."""
     blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
 
-    def attempt() -> Factorisation | str:
+    def attempt() -> Factorisation | NotSafe:
         factor = _cholesky(blocks, steps)
         return factor if solver == "cholesky" else safe_for_ridge(factor, alpha)
 
     def least_norm() -> Factorisation:
-        ridge_in_matrix = alpha == 0 or (solver == "eigh" and not isinstance(attempt(), str))
+        ridge_in_matrix = alpha == 0 or (solver == "eigh" and not isinstance(attempt(), NotSafe))
         if ridge_in_matrix:
             return _eigenvectors(blocks, steps)
         return _eigenvectors(_blocks(moments, 0.0), steps, alpha)
@@ -218,18 +212,18 @@ def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto"
     return _explained(choose(attempt, least_norm, solver), blocks)
 
 
-def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | str:
+def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | NotSafe:
     """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
     start = time.perf_counter()
     blocks = _blocks(moments, alpha)
     factor = safe_for_ridge(_cholesky(blocks, rounding_steps_of(moments)), alpha)
-    if isinstance(factor, str):
+    if isinstance(factor, NotSafe):
         return factor
     choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
     return _explained(choice, blocks)
 
 
-def _cholesky(blocks: Sequence[Block], steps: int) -> Factorisation | str:
+def _cholesky(blocks: Sequence[Block], steps: int) -> Factorisation | NotSafe:
     if len(blocks) == 1:
         return try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
     return try_cholesky_blocks(blocks, steps)

@@ -16,7 +16,7 @@ data have no such error, so where the data is at hand the loss is theirs.
 from __future__ import annotations
 
 from ..arrays.device import module_of, on_device
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Floats
 from .cancellation import summand_sizes
 from .moments import Moments

@@ -26,9 +26,8 @@ from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
 from ..features.samples import Samples
 from ..system.arguments import as_size
-from ..system.machine import require_memory
+from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
-from ..system.threads import same_bits
 from .checkpoint import Checkpoint
 from .file import read_moments, write_moments
 from .streaming import accumulate

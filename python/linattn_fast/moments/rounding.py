@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.floating_point import NARROW_UNIT, gamma
+from ..arrays.floats import NARROW_UNIT, gamma
 from ..arrays.types import Floats
 from ..linalg.factors import EPS, MARGIN
 from .cancellation import summand_sizes

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..arrays.device import device_of, module_of, on_device, on_own_device, to_host
-from ..arrays.floating_point import gradual_underflow, keeps_subnormals
+from ..arrays.floats import gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend, Precision
 from ..backend.totals import Totals

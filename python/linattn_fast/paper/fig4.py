@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..programs import DfaSimulator, Program, TuringSimulator, certify, learn
-from ..system.machine import processor
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads, processor
 from .figure import Figure, Finding, Settings
 
 _BASE = {"states": 3, "symbols": 2, "length": 4}

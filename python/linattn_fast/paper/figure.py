@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..features.files import replacing
-from ..system.machine import processor
-from ..system.plotting import matplotlib_figure
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads, processor
+from ..system.packages import matplotlib_figure
 
 _DPI = 110
 

@@ -23,8 +23,7 @@ from ..datasets import LayerDataset, random_linear_attention
 from ..features.features import Features
 from ..fitting.call import fit
 from ..fitting.certify import certify
-from ..system.machine import processor
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads, processor
 from .figure import Settings
 from .kept import kept
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..arrays.types import Floats
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads
 from .models import Family, Parameters
 
 

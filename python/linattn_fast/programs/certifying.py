@@ -36,8 +36,8 @@ from ..fitting.result import Fit
 from ..linalg.factors import EPS
 from ..linalg.host_algebra import triangle_of
 from ..system.arguments import as_size
+from ..system.machine import same_bits
 from ..system.progress import Bar
-from ..system.threads import same_bits
 from .determined import Determined
 from .examining import Tally, examine
 from .invariants import Invariants, NotFiniteError

@@ -25,8 +25,9 @@ from scipy.sparse import csr_matrix
 from ..arrays.types import Floats
 from ..certificate.block_coverage import BlockCoverage
 from ..fitting.result import Fit
-from ..linalg.factors import CholeskyFactor, SpectralFactor
+from ..linalg.cholesky import CholeskyFactor
 from ..linalg.host_algebra import complement_of, product, triangle_of
+from ..linalg.spectral import SpectralFactor
 from .layer import Indices
 
 _CACHE_BYTES = 256 << 20

@@ -23,7 +23,7 @@ from ..datasets import Seed, _generator
 from ..fitting.result import Fit
 from ..heads.heads import Heads
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .layer import Layer
 from .lookup import Lookup
 from .program import Run

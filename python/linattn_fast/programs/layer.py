@@ -27,7 +27,7 @@ from ..features.features import Features
 from ..fitting.result import Fit
 from ..heads.heads import Heads
 from ..linalg.host_algebra import product
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 
 if TYPE_CHECKING:
     from .program import Program

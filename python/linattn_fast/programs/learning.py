@@ -17,7 +17,7 @@ from ..fitting.call import fit
 from ..fitting.result import Fit
 from ..linalg.factors import Solver
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .program import Program, Run
 
 

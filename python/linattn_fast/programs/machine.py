@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..datasets import Seed, _generator
 from ..system.arguments import as_size
-from ..system.plotting import matplotlib_figure
+from ..system.packages import matplotlib_figure
 
 _MOVES = {"L": 0, "R": 1}
 

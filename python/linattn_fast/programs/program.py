@@ -21,8 +21,7 @@ from ..datasets import Seed
 from ..fitting.result import Fit
 from ..heads.heads import Heads
 from ..system.arguments import as_size
-from ..system.machine import require_memory
-from ..system.threads import same_bits
+from ..system.machine import require_memory, same_bits
 from .family import Family
 from .layer import Indices, Layer
 from .lookup import Lookup, Table

@@ -28,7 +28,7 @@ from ..arrays.types import Floats
 from ..fitting.result import Fit
 from ..heads.heads import Heads
 from ..system.arguments import as_size
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .layer import Layer
 from .lookup import Lookup
 from .machine import Computation, Configuration, TuringMachine

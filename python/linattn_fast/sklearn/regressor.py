@@ -24,7 +24,7 @@ from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.arguments import calling
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 
 try:
     from .sequence_regressor import SequenceRegressor, sequences

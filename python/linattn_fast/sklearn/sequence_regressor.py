@@ -14,7 +14,7 @@ from scipy.sparse import issparse
 from ..arrays.types import Array, Positions
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import calling
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin

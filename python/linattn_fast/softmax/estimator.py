@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..arrays.types import Array
 from ..data.tokens import Tokens
 from ..system.arguments import calling
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .fitting import fit
 from .result import Fit
 from .settings import Solver

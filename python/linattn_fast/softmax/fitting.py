@@ -13,10 +13,8 @@ from ..data.tokens import Tokens, as_targets, as_weights
 from ..fitting.result import Fit as LinearFit
 from ..heads.heads import Heads
 from ..system.arguments import as_size, calling
-from ..system.machine import require_memory
-from ..system.progress import Bar
-from ..system.stages import Stages
-from ..system.threads import same_bits
+from ..system.machine import require_memory, same_bits
+from ..system.progress import Bar, Stages
 from .cases import named_cases
 from .identifiability import evidence_bytes, identifiability
 from .layer import Layer, host_tokens

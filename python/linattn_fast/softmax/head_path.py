@@ -12,9 +12,9 @@ import numpy as np
 from ..arrays.types import Floats
 from ..data.tokens import as_weights
 from ..system.arguments import as_size
-from ..system.plotting import axes_for
+from ..system.machine import same_bits
+from ..system.packages import axes_for
 from ..system.progress import Bar
-from ..system.threads import same_bits
 from .examples import Examples
 from .fitting import checked, layer_of
 from .layer import Layer

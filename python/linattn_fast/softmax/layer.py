@@ -13,7 +13,7 @@ from ..arrays.types import Floats
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import calling
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .attention import outputs
 from .examples import Examples
 

@@ -12,7 +12,7 @@ from ..data.scoring import score_of
 from ..features import files as storage
 from ..fitting.result import Fit as LinearFit
 from ..system.arguments import calling
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .cases import Case
 from .identifiability import Identifiability
 from .layer import Layer, host_tokens

@@ -27,7 +27,8 @@ from ..arrays.types import Floats
 from ..data.tokens import Tokens
 from ..exact.exact_rank import modular_rank
 from ..exact.modular_features import ModularData
-from ..linalg.factors import EPS, Factorisation, rounding_level
+from ..linalg.cholesky import rounding_level
+from ..linalg.factors import EPS, Factorisation
 from ..linalg.refine import Solution, norm
 from ..moments.cancellation import summand_sizes
 from ..moments.factors import rounding_steps_of

@@ -9,6 +9,8 @@ lost, and the loss has a bound of its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..linalg.factors import Choice, NotSafe
 from ..linalg.refine import Solution
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
@@ -53,7 +55,8 @@ def solve_if_safe(task: Task) -> Solved | NotSafe:
 def _chosen(task: Task, solver: str) -> Choice:
     moments = task.moments()
     with task.stages.timed("solve"):
-        return factorise_moments(moments, task.alpha, solver)
+        choice = factorise_moments(moments, task.alpha, solver)
+    return replace(choice, reason=choice.reason.removeprefix("asked for").removeprefix("; "))
 
 
 def _refined(task: Task, moments: Moments, choice: Choice) -> Solution:

@@ -23,8 +23,7 @@ from ..features.features import Features, as_features, pair_count
 from ..linalg.cholesky import factor_bytes
 from ..problem.interface import Problem
 from ..system.arguments import as_size
-from ..system.machine import usable_cores
-from ..system.threads import get_num_threads
+from ..system.machine import get_num_threads, usable_cores
 from .conjugate_gradients.restarts import TOLERANCE
 
 # Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s

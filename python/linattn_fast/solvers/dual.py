@@ -24,19 +24,12 @@ from ..arrays.types import Floats
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
 from ..features.samples import Samples
-from ..linalg.factors import (
-    EPS,
-    MARGIN,
-    CholeskyFactor,
-    NotSafe,
-    SpectralFactor,
-    add_to_diagonal,
-    algebra_of,
-    power_of_two_scale,
-    try_cholesky,
-)
+from ..linalg.algebra import algebra_of
+from ..linalg.cholesky import CholeskyFactor, add_to_diagonal, power_of_two_scale, try_cholesky
+from ..linalg.factors import EPS, MARGIN, NotSafe
 from ..linalg.orthogonal import solve_rows, solve_triangle
 from ..linalg.refine import Solution, norm, refine
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import sizes
 from ..system.machine import require_memory
 from .accuracy import bound, confirmed, rounding_of_data, squares_underflow

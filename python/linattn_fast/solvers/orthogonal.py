@@ -16,8 +16,9 @@ import numpy as np
 from ..arrays.device import module_of, put
 from ..arrays.types import Floats
 from ..features.samples import Samples
-from ..linalg.factors import Choice, SpectralFactor
+from ..linalg.factors import Choice
 from ..linalg.orthogonal import solve_rows
+from ..linalg.spectral import SpectralFactor
 from ..moments.cancellation import feature_sizes
 from ..moments.moments import Moments
 from .cholesky import solved_by_factor

@@ -10,7 +10,7 @@ from ..linalg.factors import Factorisation
 from ..linalg.refine import Solution
 from ..moments.moments import Moments
 from ..problem.interface import Passes, Problem, Report
-from ..system.stages import Stages
+from ..system.progress import Stages
 
 if TYPE_CHECKING:
     from .blocks.solve import SolvedBlocks

@@ -15,8 +15,8 @@ from ..heads.heads import Heads
 from ..linalg.refine import Solution
 from ..moments.moments import Moments
 from ..system.arguments import as_size
-from ..system.plotting import axes_for
-from ..system.threads import same_bits
+from ..system.machine import same_bits
+from ..system.packages import axes_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

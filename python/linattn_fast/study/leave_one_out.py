@@ -30,19 +30,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import to_host
-from ..arrays.floating_point import gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Floats, Positions, as_positions
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
 from ..features.samples import Samples
-from ..linalg.factors import EPS, MOST_CONDITION, power_of_two_scale
+from ..linalg.cholesky import power_of_two_scale
+from ..linalg.factors import EPS, MOST_CONDITION
 from ..moments.cancellation import feature_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import MOST, MomentRounding
 from ..problem.given import as_problem
 from ..problem.interface import Problem
-from ..system.threads import same_bits
+from ..system.machine import same_bits
 from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
 
 Numbers: TypeAlias = Floats | float

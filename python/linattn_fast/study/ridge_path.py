@@ -19,20 +19,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.device import brought_over, to_host
+from ..arrays.device import to_host
+from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Positions
 from ..features.features import Features
-from ..linalg.factors import MARGIN, MOST_CONDITION, eigenpairs, rounding_level
+from ..linalg.cholesky import rounding_level
+from ..linalg.factors import MARGIN, MOST_CONDITION
 from ..linalg.refine import Solution
+from ..linalg.spectral import eigenpairs
 from ..moments.factors import factorise_moments, rounding_steps_of
 from ..moments.loss_error import loss_error
 from ..moments.moments import Moments
 from ..moments.query_groups import features_of_group, moments_of, query_groups
 from ..moments.rounding import MomentRounding
 from ..solvers.accuracy import error_of_factorised
-from ..solvers.memory import estimate_memory
-from ..system.machine import require_memory
-from ..system.threads import same_bits
+from ..solvers.costs import estimate_memory
+from ..system.machine import require_memory, same_bits
 
 
 @dataclass(frozen=True, eq=False)

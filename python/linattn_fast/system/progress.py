@@ -1,9 +1,11 @@
-"""Progress of long work: a bar on the terminal, or the caller's own function."""
+"""How long work goes: bars on the terminal or the caller's own function, and seconds by stage."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -25,7 +27,37 @@ _UNITS = {
 """What may be counted, in short."""
 
 
-class Bar:
+class _Shown:
+    """Work whose progress is shown: nowhere, on a bar, or by the caller's own function."""
+
+    def __init__(self, label: str, progress: bool | Callable[[int, Any], object]) -> None:
+        if not isinstance(progress, bool) and not callable(progress):
+            raise TypeError(
+                f"progress: True, False or a function is needed, got {type(progress).__name__}"
+            )
+        self._label = label
+        self._progress = progress
+        self._bar: Any = None
+
+    def _open(self, **options: Any) -> None:
+        from tqdm.auto import tqdm  # noqa: PLC0415  # slow to import, and only bars need it
+
+        self._bar = tqdm(desc=self._label, **options)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._finish(whole=error is None)
+
+    def _finish(self, *, whole: bool) -> None:
+        """Show the end, unless the work was broken off, and close the bar."""
+        raise NotImplementedError
+
+
+class Bar(_Shown):
     """Context manager that gives a backend its progress function, or None.
 
     Parameters
@@ -51,37 +83,22 @@ class Bar:
         unit: str = "sequences",
         done: int = 0,
     ) -> None:
-        if not isinstance(progress, bool) and not callable(progress):
-            raise TypeError(
-                f"progress: True, False or a function is needed, got {type(progress).__name__}"
-            )
+        super().__init__(label, progress)
         self._total = total
-        self._label = label
-        self._progress = progress
         self._unit = _UNITS[unit]
         self._start = done
-        self._bar: Any = None
 
     def __enter__(self) -> Progress:
         if callable(self._progress):
             function = self._progress
             return lambda done: function(done, self._total)
         if self._progress:
-            from tqdm.auto import tqdm  # noqa: PLC0415  # only for those who want a bar
-
-            self._bar = tqdm(
-                total=self._total, desc=self._label, unit=self._unit, initial=self._start
-            )
+            self._open(total=self._total, unit=self._unit, initial=self._start)
             return lambda done: self._bar.update(done - self._bar.n)
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        total = self._total if error is None else None
+    def _finish(self, *, whole: bool) -> None:
+        total = self._total if whole else None
         if callable(self._progress):
             if total is not None:
                 self._progress(total, total)
@@ -91,7 +108,7 @@ class Bar:
             self._bar.close()
 
 
-class IterationBar:
+class IterationBar(_Shown):
     """The same for an iteration whose end is not known: iterations, residual, estimated time.
 
     A function is called with the iterations done and the number that the fall of the residual so
@@ -99,19 +116,14 @@ class IterationBar:
     """
 
     def __init__(self, label: str, progress: bool | Callable[[int, int], object]) -> None:
-        Bar(0, label, progress)  # checks
-        self._label = label
-        self._progress = progress
-        self._bar: Any = None
+        super().__init__(label, progress)
         self._done = 0
 
     def __enter__(self) -> Watch | None:
         if self._progress is False:
             return None
         if self._progress is True:
-            from tqdm.auto import tqdm  # noqa: PLC0415  # only for those who want a bar
-
-            self._bar = tqdm(desc=self._label, unit="it")
+            self._open(unit="it")
         return self._watch
 
     def _watch(self, iteration: int, residual: float, tolerance: float) -> None:
@@ -126,15 +138,21 @@ class IterationBar:
             self._bar.set_postfix(residual=f"{residual:.1e}", refresh=False)
             self._bar.update(1)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _finish(self, *, whole: bool) -> None:
         if callable(self._progress):
-            if error is None:
+            if whole:
                 self._progress(self._done, self._done)
         elif self._bar is not None:
             self._bar.total = self._done
             self._bar.close()
+
+
+class Stages(dict[str, float]):
+    """Seconds that each stage of a piece of work has taken."""
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        start = time.perf_counter()
+        yield
+        self[name] = self.get(name, 0.0) + time.perf_counter() - start

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...backend.choice import get_backend
 from ...system import tables
-from ...system.threads import get_num_threads
+from ...system.machine import get_num_threads
 from ..arguments import add_work, count
 from ..bar import terminal_bar
 from ..command import Command, Outcome

@@ -13,8 +13,8 @@ from ...heads.matching import match_heads
 from ...moments.moments import Moments
 from ...study.head_path import head_path
 from ...system import tables
-from ...system.plotting import matplotlib_figure
-from ...system.threads import get_num_threads
+from ...system.machine import get_num_threads
+from ...system.packages import matplotlib_figure
 from ..arguments import add_work, require_writable
 from ..command import Command, Outcome
 from ..comparison import compare, planted, relative_error

@@ -12,8 +12,7 @@ from ... import __version__
 from ...arrays import compiled
 from ...backend.choice import backends
 from ...system import tables
-from ...system.machine import in_words, usable_cores, usable_memory
-from ...system.threads import get_num_threads
+from ...system.machine import get_num_threads, in_words, usable_cores, usable_memory
 from ..command import Command, Outcome
 
 _PACKAGES = {

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.types import Floats
-from ...system.extras import optional_module
-from ...system.plotting import matplotlib_figure
+from ...system.packages import matplotlib_figure, optional_module
 
 NEEDED_BY, EXTRA = "--report", "report"
 """The option that draws, and the extra with what it draws with."""

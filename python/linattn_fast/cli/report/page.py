@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ... import __version__
 from ...certificate.certificate import Certificate
-from ...system.extras import optional_module
+from ...system.packages import optional_module
 from .charts import COLOURS, EXTRA, NEEDED_BY, spectrum_chart
 from .covered import Covered
 from .wording import rank_in_words, verdict_in_words

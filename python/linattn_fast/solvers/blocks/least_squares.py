@@ -21,20 +21,18 @@ from typing import TypeAlias
 import numpy as np
 
 from ...arrays.types import Floats
-from ...linalg.factors import (
-    EPS,
-    MARGIN,
+from ...linalg.cholesky import (
     CholeskyFactor,
-    SpectralFactor,
     add_to_diagonal,
-    eigenpairs,
     rounding_level,
     safe_for_ridge,
     try_cholesky,
 )
+from ...linalg.factors import EPS, MARGIN, NotSafe
 from ...linalg.host_algebra import product
 from ...linalg.orthogonal import solve_rows
 from ...linalg.refine import norm, refine
+from ...linalg.spectral import SpectralFactor, eigenpairs
 from ..accuracy import bound, left_after, rounding_of_data
 
 Factor: TypeAlias = CholeskyFactor | SpectralFactor
@@ -141,7 +139,7 @@ def _rounding_error(
 def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Floats, Factor]:
     """C' (p, d_out) before refinement, and the factorisation it comes from."""
     n, p = H.shape
-    factor: Factor | str | None = None
+    factor: Factor | NotSafe | None = None
     if n >= p or alpha > 0:
         gram = product(H.T, H).T
         add_to_diagonal(gram, alpha)

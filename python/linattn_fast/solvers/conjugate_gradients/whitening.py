@@ -22,16 +22,10 @@ from ...arrays.device import module_of, to_host
 from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors
 from ...features.features import Features
-from ...linalg.factors import (
-    EPS,
-    MARGIN,
-    SpectralFactor,
-    algebra_of,
-    decompose,
-    power_of_two_scale,
-    rounding_level,
-)
-from ...linalg.two_sided import two_sided
+from ...linalg.algebra import algebra_of, two_sided
+from ...linalg.cholesky import power_of_two_scale, rounding_level
+from ...linalg.factors import EPS, MARGIN
+from ...linalg.spectral import SpectralFactor, decompose
 
 _CANCELLED = 1e-12
 """Entries of S below this share of their summands are rounding: ten times that of 900 tokens."""

@@ -1,20 +1,28 @@
-"""L X R' without BLAS, whose one thread would leave the other processors idle between passes.
-
-An iteration goes back and forth between passes over the data and small matrix products; these run
-on the threads of the passes, which end with each call.
-"""
+"""Dense algebra in the place where a matrix is: by LAPACK and our own kernels, or by cuSOLVER."""
 
 from __future__ import annotations
+
+from types import ModuleType
 
 import numpy as np
 
 from ..arrays import compiled
 from ..arrays.device import is_on_device
 from ..arrays.types import Floats
+from . import device_algebra, host_algebra
+
+
+def algebra_of(matrix: Floats) -> ModuleType:
+    """The module with the factorisations of the place where a matrix is."""
+    return device_algebra if is_on_device(matrix) else host_algebra
 
 
 def two_sided(left: Floats, X: Floats, right: Floats) -> Floats:
-    """L X_a R' (m, q, k) for L (q, r), X (m, r, t) and R (k, t)."""
+    """L X_a R' (m, q, k) for L (q, r), X (m, r, t) and R (k, t).
+
+    Without BLAS on the host: an iteration goes back and forth between passes over the data and such
+    products, and the one thread of BLAS would leave the other processors idle between passes.
+    """
     if compiled.MISSING is not None or is_on_device(X):
         return left @ X @ right.T
     (m, r, t), (q, k) = X.shape, (len(left), len(right))

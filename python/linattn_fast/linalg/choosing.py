@@ -1,0 +1,71 @@
+"""Which factorisation is taken: Cholesky where that is safe, else the one of least norm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ..arrays.types import Floats
+from .cholesky import try_cholesky
+from .factors import Choice, Factorisation, MatrixMaker, NotSafe
+from .spectral import decompose
+
+
+def factorise(
+    form: MatrixMaker,
+    solver: str = "auto",
+    *,
+    steps: int = 0,
+    sizes: Floats | None = None,
+    scaled: bool = True,
+) -> Choice:
+    """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
+
+    Parameters
+    ----------
+    form
+        Makes the matrix; called again when the first attempt has overwritten it.
+    solver
+        "cholesky", "eigh", or "auto": try Cholesky and fall back to the eigendecomposition, saying
+        why.
+    steps
+        Additions that the entries of the matrix have gone through.
+    sizes
+        (p,), from which D is taken in the place of the diagonal.
+    scaled
+        Whether the eigendecomposition is of the equilibrated matrix.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        "cholesky" was asked for and is not safe.
+    """
+    return choose(
+        lambda: try_cholesky(form(), steps, sizes),
+        lambda: decompose(form(), steps, sizes, scaled=scaled),
+        solver,
+    )
+
+
+def choose(
+    attempt: Callable[[], Factorisation | NotSafe],
+    least_norm: Callable[[], Factorisation],
+    solver: str,
+) -> Choice:
+    """Cholesky if ``attempt`` makes one, else what finds the solution of least norm.
+
+    The rule of :func:`factorise`, for whatever way there is to do either.
+    """
+    start = time.perf_counter()
+    reason = "asked for"
+    if solver != "eigh":
+        factor = attempt()
+        if not isinstance(factor, NotSafe):
+            reason = "well-conditioned Gram" if solver == "auto" else reason
+            return Choice(factor, reason, time.perf_counter() - start)
+        if solver == "cholesky":
+            raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'auto'")
+        reason = f"{factor}, so the solution of least norm was taken"
+    return Choice(least_norm(), reason, time.perf_counter() - start)
