@@ -10,7 +10,7 @@ from ..arrays.device import frozen, module_of, put, to_host
 from ..arrays.types import Positions
 from ..certificate.certificate import Certificate
 from ..features.features import Features
-from ..heads.few_heads import heads_of_fit
+from ..heads.recovery import heads_of_fit
 from ..linalg.refine import Solution
 from ..moments.moments import Moments
 from ..solvers.memory import estimate_memory

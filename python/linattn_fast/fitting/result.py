@@ -18,8 +18,7 @@ from ..data.tokens import Tokens, as_tokens
 from ..features import files as storage
 from ..features.features import Features
 from ..heads.chosen_layer import outputs_of
-from ..heads.heads import Heads
-from ..heads.recovery_report import Recovery
+from ..heads.heads import Heads, Recovery
 from ..system.machine import in_words
 from ..system.threads import same_bits
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays.types import Positions
 from ..features.features import Features
-from ..heads.few_heads import require_every_feature
+from ..heads.given_number import require_every_feature
 from ..heads.recovery import METHODS
 from ..linalg.factors import SOLVERS, Solver
 from ..solvers.conjugate_gradients.pcg import Pcg

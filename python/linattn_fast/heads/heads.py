@@ -11,26 +11,56 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
+from scipy.linalg import qr, svd
 
-from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
+from ..arrays.device import device_of, frozen, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
-from ..arrays.foreign import is_one_sequence
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions, as_positions
 from ..backend.choice import get_backend
-from ..data.non_finite import non_finite_error
 from ..data.tokens import as_tokens
 from ..features.features import head_coefficients
-from ..system.arguments import as_size
-from ..system.machine import require_memory
+from ..linalg.factors import EPS
 from ..system.threads import same_bits
+from .generation import generated
 from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
-from .normal_form import normal_form
-from .recovery_report import Recovery
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How heads were found: ``heads.recovery`` of recovered or fitted heads."""
+
+    method: str
+    """"minimal": the fewest that were found. "svd": those of the SVD, asked for, or fallen back on
+    where no fewer were found. "fit": the best fit with a given number of heads."""
+    residual: float
+    """||C(heads) - C|| / ||C||, C the coefficients they stand for (of "fit": the convex optimum).
+    """
+    at_least: int
+    """Ranks show that no fewer heads come within the ``tolerance`` of C."""
+    tried: tuple[tuple[int, float], ...]
+    """Other numbers of heads that were tried, and the relative residual each of them left."""
+    fewer_leave: float
+    """One head fewer leaves at least this relative residual, as ranks show; 0 if they do not."""
+    reason: str
+    """Why this number; a fallback is explained here."""
+    loss: float | None = None
+    """Of "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
+    convex_loss: float | None = None
+    """Of "fit": that of the convex optimum, which no number of heads goes below."""
+    tolerance: float | None = None
+    """Relative residual up to which C counts as reproduced: what was asked for, but not below
+    rounding. None in files of older releases."""
+
+    def __str__(self) -> str:
+        text = f"{self.method}, residual {self.residual:.1e}: {self.reason}"
+        if self.loss is not None and self.convex_loss is not None:
+            text += f"; training objective {self.loss:.4g}, convex optimum {self.convex_loss:.4g}"
+        return text
 
 
 class Heads:
@@ -378,27 +408,38 @@ class Heads:
                [0.25   , 0.     ],
                [0.15625, 0.     ]])
         """
-        if self.d_out != self.d:
-            raise ValueError(
-                f"generate: outputs must be tokens, so d_out = d is needed; "
-                f"these heads have d_out = {self.d_out}, d = {self.d}"
-            )
-        steps = as_size(steps, "steps", least=0)
-        converted = conversion_to(like)
-        if round is not None and as_size(round, "round", least=0) > 15:
-            raise ValueError(f"round: at most 15 decimals are possible, got {round}")
-        single = is_one_sequence(Z0)
-        tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
-        if len(set(tokens.lengths.tolist())) > 1:
-            raise ValueError("Z0: prompts of one length are needed, got several lengths")
-        with on_device(tokens.device):
-            xp = module_of(*tokens.arrays[:1])
-            prompts = xp.stack([z.astype(np.float64) for z in tokens])
-            if not xp.isfinite(prompts).all():
-                raise non_finite_error(tokens, name="Z0")
-        needed = 8 * len(prompts) * (prompts.shape[1] + steps) * self.d
-        require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
-        engine = get_backend(backend, tokens, self)
-        Z = engine.generate(self.V, self.Q, prompts, steps, round)
-        answer: Floats = converted(Z[0] if single else Z)
-        return answer
+        return generated(self.V, self.Q, Z0, steps, round, backend, like)
+
+
+def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
+    """Heads of arrays that this room made on the host, and nobody else has: not checked again."""
+    heads = Heads.__new__(Heads)
+    heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
+    heads.V.setflags(write=False)
+    heads.Q.setflags(write=False)
+    return heads
+
+
+def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
+    """V (H, d_out, d) and Q (H, d, d) in normal form, of fewer heads where some repeat others.
+
+        sum_h vec(V_h) vec(Q_h)' = (left A) (right B)' = left (A B') right'
+
+    with left A and right B the QR decompositions of all vec(V_h) and vec(Q_h) side by side, so that
+    the SVD is of an H x H matrix.
+    """
+    H, _, d = V.shape
+    if H == 0 or not (V.any() and Q.any()):
+        return V[:1] * 0, Q[:1] * 0
+    left, A = qr(V.reshape(H, -1).T, mode="economic", check_finite=False)
+    right, B = qr(Q.reshape(H, -1).T, mode="economic", check_finite=False)
+    U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
+    count = max(1, int((sigma > 10 * H * EPS * sigma[0]).sum()))
+    root = np.sqrt(sigma[:count])
+    values, queries = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), ..
+    sizes = np.abs(values)
+    # Entries equal up to rounding tie, and the first of them decides
+    first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
+    sign = np.where(values[first, np.arange(count)] < 0, -1.0, 1.0)
+    V, Q = ((rows * sign).T.reshape(count, -1, d) for rows in (values, queries))
+    return np.ascontiguousarray(V), np.ascontiguousarray(Q)
