@@ -70,11 +70,11 @@ class Metric:
         return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0), pair_table(d))
 
     def times(self, C: Floats) -> Floats:
-        """C M for C (.., p)."""
+        """The product C M for C (.., p)."""
         return C if self.matrix is None else C @ self.matrix
 
     def norm(self, C: Floats) -> float:
-        """||C||_M for C (d_out, p)."""
+        """The norm ||C||_M for C (d_out, p)."""
         return float(np.sqrt(max(0.0, float(np.vdot(C, self.times(C))))))
 
 
@@ -92,14 +92,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Descent:
-    """Heads, and their distance to the coefficients in the metric."""
+    """Heads V (H, d_out, d), Q (H, d, d) where a descent ended, and ||C(V, Q) - T||_M there."""
 
     V: Floats
-    """(H, d_out, d)."""
     Q: Floats
-    """(H, d, d)."""
     error: float
-    """||C(V, Q) - T||_M."""
 
 
 # --------------------------------------------------------------------------------------- the blocks
@@ -223,11 +220,11 @@ class _Linearised:
 
     @staticmethod
     def _rows(dV: Floats) -> Floats:
-        """(h, a, j) -> (hj, a)."""
+        """Rows (hj, a) of (h, a, j)."""
         return dV.transpose(0, 2, 1).reshape(-1, dV.shape[1])
 
     def _unrows(self, rows: Floats, d_out: int) -> Floats:
-        """(hj, a) -> (h, a, j), flat."""
+        """Rows (hj, a) as (h, a, j), flat."""
         return rows.reshape(len(self.V), -1, d_out).transpose(0, 2, 1).ravel()
 
 
@@ -256,7 +253,7 @@ def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
 
 
 def _step(at: _Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
-    """Solve (J'MJ + mu D) x = -gradient, roughly."""
+    """Solve (J'MJ + mu D) x = -gradient by a few conjugate-gradient iterations."""
 
     def product(x: Floats) -> Floats:
         budget.left -= at.flops

@@ -1,6 +1,6 @@
 """Apply coefficients of chosen features: y = C h.
 
-A backend applies coefficients of all features. Where few are chosen, as of one-hot tokens, most of
+A backend applies coefficients of all features. Where few are chosen, as for one-hot tokens, most of
 those are zeros, too many to write out; then, with C_l the columns of query l, (d_out, n_pairs),
 
     y = sum_l z_l C_l s
@@ -21,24 +21,25 @@ from ..data.tokens import Tokens
 from ..features.features import Features, feature_count, pair_count
 
 _WRITTEN_OUT = 8 << 20
-"""Bytes of coefficients of all features that are written out without much ado."""
+"""Bytes of coefficients of all features up to which they are always written out."""
 _BATCH_BYTES = 64 << 20
-"""Of s formed at a time."""
+"""Bytes of s that are formed at a time."""
 
 
 def outputs_of(
     C: Floats, features: Features, tokens: Tokens, positions: Positions, engine: Backend
 ) -> Floats:
-    """C h of every query, (rows, d_out), for C (d_out, n_features)."""
+    """The outputs C h of every query, (rows, d_out), for C (d_out, n_features)."""
     few = 3 * features.n_pairs < pair_count(features.d)
     large = 8 * len(C) * feature_count(features.d) > _WRITTEN_OUT
     if few and large and engine.name != "cuda":
-        return _of_few(C, features, tokens, positions)
+        return _query_by_query(C, features, tokens, positions)
     full = module_of(C).ascontiguousarray(features.expand(C))
     return engine.coefficients(full, tokens, positions)
 
 
-def _of_few(C: Floats, features: Features, tokens: Tokens, positions: Positions) -> Floats:
+def _query_by_query(C: Floats, features: Features, tokens: Tokens, positions: Positions) -> Floats:
+    """The outputs by query coordinates, without coefficients of features that are not chosen."""
     maps = C.reshape(len(C), features.n_pairs, features.n_queries)
     samples = Samples.of(tokens, positions)
     outputs = np.zeros((len(samples), len(C)))

@@ -71,7 +71,7 @@ class Optimum:
 
 
 def require_every_feature(features: Features) -> None:
-    """Raise where features were chosen: heads have coefficients for all, which must be judged."""
+    """Raise where features were chosen: heads have coefficients for all, and all cost something."""
     if not features.everything:
         raise ValueError(
             "heads: a number of heads needs the moments of all features, but these are "
@@ -96,7 +96,7 @@ class FewHeads:
         )
 
     def nearest(self, H: int, proposals: Iterable[tuple[Floats, Floats]] = ()) -> Heads:
-        """At most H heads with the smallest objective that was found."""
+        """At most H heads, with the smallest objective that was found."""
         if self.search is None:
             return self._zero_head()
         H = min(H, self.search.svd_count)
@@ -113,6 +113,7 @@ class FewHeads:
         return self._reported(best, self.search.ranks)
 
     def _descend(self, V: Floats, Q: Floats, goal: float, stall: float) -> Descent:
+        """Least squares in the metric M, within the flops of one descent."""
         budget = Budget(min(_PRODUCTS * product_flops(V, Q, self.metric), _FLOPS))
         return descend(V, Q, self.C, self.metric, budget, goal=goal, stall=stall)
 
@@ -126,7 +127,7 @@ class FewHeads:
             yield self.search.random_start(H, seed)
 
     def with_one_more(self, heads: Heads) -> tuple[Floats, Floats]:
-        """Add the query matrix that explains most of what is left, and solve for all V."""
+        """Heads with one more query matrix, that which explains most of the rest, and V solved for."""
         V, Q = heads.V / np.sqrt(self.unit), heads.Q / np.sqrt(self.unit)
         _, _, queries = svd_factors(self.C - coefficients_of(V, Q), self.optimum.d)
         Q = np.concatenate([Q, queries[:1]])

@@ -27,7 +27,7 @@ from ..features.features import head_coefficients
 from ..linalg.factors import EPS
 from ..system.threads import same_bits
 from .generation import generated
-from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
+from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Recovery:
     """"minimal": the fewest that were found. "svd": those of the SVD, asked for, or fallen back on
     where no fewer were found. "fit": the best fit with a given number of heads."""
     residual: float
-    """||C(heads) - C|| / ||C||, C the coefficients they stand for (of "fit": the convex optimum).
+    """||C(heads) - C|| / ||C||, C the coefficients they stand for (for "fit", the convex optimum).
     """
     at_least: int
     """Ranks show that no fewer heads come within the ``tolerance`` of C."""
@@ -49,9 +49,9 @@ class Recovery:
     reason: str
     """Why this number; a fallback is explained here."""
     loss: float | None = None
-    """Of "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
+    """For "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
     convex_loss: float | None = None
-    """Of "fit": that of the convex optimum, which no number of heads goes below."""
+    """For "fit": the objective of the convex optimum, which no number of heads goes below."""
     tolerance: float | None = None
     """Relative residual up to which C counts as reproduced: what was asked for, but not below
     rounding. None in files of older releases."""
@@ -78,8 +78,8 @@ class Heads:
     Notes
     -----
     ``heads[h]`` is the pair (V_h, Q_h), ``heads[a:b]`` another :class:`Heads`, and iteration yields
-    the pairs. The arrays are copied and read-only; of CuPy arrays the copies are on the device of
-    V, and so are results. ``get()`` brings them home.
+    the pairs. The arrays are copied and read-only. Copies of CuPy arrays are on the device of V,
+    and so are results; ``get()`` brings the heads to the host.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """Bring them to the host.
+        """Bring the heads to the host.
 
         Returns
         -------
@@ -134,12 +134,12 @@ class Heads:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.V.shape[2])
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs."""
         return int(self.V.shape[1])
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ class Heads:
         return zip(self.V, self.Q, strict=True)
 
     def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
-        """Pickle by value, so that copies are checked and read-only as well."""
+        """Pickle by value, so that copies are checked and read-only too."""
         return Heads, (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
@@ -235,11 +235,11 @@ class Heads:
             With the scale in V. They compute the attention itself: what a layer adds to it, such as
             its own input, is not part of them, and every token attends to itself as well.
         """
-        return cls(*heads_of(recognised(weights, layout), layout))
+        return cls(*matrices_of(recognised(weights, layout), layout))
 
     @same_bits
     def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
-        """Parameters of an attention layer that computes the same; numpy arrays.
+        """Parameters, as numpy arrays, of an attention layer that computes the same function.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class Heads:
 
     @classmethod
     def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
-        """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
+        """Heads of a PyTorch module: one made by :meth:`to_torch`, or another attention layer.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class Heads:
             How the parameters are kept, see :class:`Layout`. The number of heads is taken from the
             module's ``num_heads`` where it has one.
         """
-        from .torch_module import parameters_of  # noqa: PLC0415  # optional
+        from .torch_module import parameters_of  # noqa: PLC0415  # torch is optional
 
         weights, number = parameters_of(module)
         if isinstance(layout, Layout) and layout.num_heads is None and number is not None:
@@ -291,7 +291,7 @@ class Heads:
         positions
             Which tokens query: "last", "all" or "causal"; a call may choose others.
         dtype
-            Of V, Q and the tokens; ``torch.float64`` by default.
+            The type of V, Q and the tokens; ``torch.float64`` by default.
         device
             By default where these heads are.
         requires_grad
@@ -302,7 +302,7 @@ class Heads:
         torch.nn.Module
             Called on tokens; its parameters are ``V`` and ``Q``.
         """
-        from .torch_module import layer_of  # noqa: PLC0415  # optional
+        from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
@@ -412,7 +412,7 @@ class Heads:
 
 
 def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
-    """Heads of arrays that this room made on the host, and nobody else has: not checked again."""
+    """Heads of arrays that this room has made on the host for them alone: not checked again."""
     heads = Heads.__new__(Heads)
     heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
     heads.V.setflags(write=False)

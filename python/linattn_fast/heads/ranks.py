@@ -40,6 +40,7 @@ ROUNDING = 2e-15
 _POINTS = 16
 """Points at which the contractions are formed."""
 _SEED = 2410
+"""Seed of these points."""
 _GAP = 0.1
 """Ratio of neighbouring singular values that random coefficients hardly ever have."""
 
@@ -175,7 +176,7 @@ def svd_tolerance(d_out: int, d: int) -> float:
 
 
 def _reachable(d_out: int, d: int) -> float:
-    """Relative residual that the heads of the SVD reach for sure: no smaller tolerance has a sense.
+    """Relative residual that the heads of the SVD reach for sure: no smaller tolerance makes sense.
 
     The SVD leaves out at most min(d_out d, d^2) values up to :func:`svd_tolerance`, and
     coefficients are sums of two entries of what it splits.

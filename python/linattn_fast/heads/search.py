@@ -82,7 +82,7 @@ class Search:
 
     @cached_property
     def reweighting(self) -> Reweighting | None:
-        """Finds starts of reduced rank; None where there are too many coefficients."""
+        """What finds starts of reduced rank; None where there are too many coefficients."""
         return Reweighting(self.C, self.d) if can_reweight(len(self.C), self.d) else None
 
     def _reduced(self, H: int, seed: int) -> Reduced | None:
@@ -127,7 +127,7 @@ class Search:
         if self.ranks.rank == H and not self.by_ranks:
             yield from self.ranks.spans()
         if self.quick and (start := self._reduced(H, 0)) is not None:
-            yield start.V, start.Q
+            yield start[:2]
         for seed in range(_STARTS_AT_LEAST):
             yield self.random_start(H, seed)
 
@@ -156,7 +156,10 @@ class Search:
             self.budget.left = min(self.budget.left, _NOISE * self.budget.total)
 
     def _next(self, previous: int, failed: int) -> int:
-        """Where a line through the last two squared errors meets zero: convex, so not too far."""
+        """The number at which a line through the last two squared errors meets zero.
+
+        The errors are convex in the number, nearly, so this is seldom too far.
+        """
         if previous not in self.found:
             return failed + 1
         before, now = self.found[previous].error ** 2, self.found[failed].error ** 2
@@ -209,8 +212,8 @@ class Search:
             start = self._reduced(H, seed) if reduce else None
             if start is None:
                 yield self.random_start(H, seed)
-            elif start.left <= max(NEAR, self.threshold / self.size):
-                yield start.V, start.Q
+            elif start[2] <= max(NEAR, self.threshold / self.size):
+                yield start[:2]
 
     def why(self, number: int) -> str:
         """Say why a number that is enough is the one to return."""
