@@ -127,7 +127,7 @@ class FewHeads:
             yield self.search.random_start(H, seed)
 
     def with_one_more(self, heads: Heads) -> tuple[Floats, Floats]:
-        """Heads with one more query matrix, that which explains most of the rest, and V solved for."""
+        """Heads with the query matrix added that explains most of the rest, and V solved for."""
         V, Q = heads.V / np.sqrt(self.unit), heads.Q / np.sqrt(self.unit)
         _, _, queries = svd_factors(self.C - coefficients_of(V, Q), self.optimum.d)
         Q = np.concatenate([Q, queries[:1]])

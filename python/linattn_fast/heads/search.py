@@ -158,7 +158,7 @@ class Search:
     def _next(self, previous: int, failed: int) -> int:
         """The number at which a line through the last two squared errors meets zero.
 
-        The errors are convex in the number, nearly, so this is seldom too far.
+        Where the squared errors are convex in the number, that is not too far.
         """
         if previous not in self.found:
             return failed + 1
