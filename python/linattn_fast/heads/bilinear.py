@@ -21,6 +21,7 @@ lie between mu and 2 + mu (for M a Kronecker product), so few iterations are nee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +91,7 @@ class Budget:
         return self.left <= 0
 
 
-@dataclass(frozen=True)
-class Descent:
+class Descent(NamedTuple):
     """Heads V (H, d_out, d), Q (H, d, d) where a descent ended, and ||C(V, Q) - T||_M there."""
 
     V: Floats
