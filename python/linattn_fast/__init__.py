@@ -24,11 +24,10 @@ from .features.features import Features, cubic_features, paper_features
 from .fitting.call import fit
 from .fitting.certify import certify
 from .fitting.result import Fit, FitInfo, load
-from .heads.heads import Heads
+from .heads.heads import Heads, Recovery
 from .heads.layouts import Layout
 from .heads.matching import HeadMatch, match_heads
 from .heads.recovery import recover_heads
-from .heads.recovery_report import Recovery
 from .moments.moments import Moments
 from .solvers.conjugate_gradients.pcg import Pcg
 from .solvers.costs import estimate_memory

@@ -20,7 +20,7 @@ from ..arrays.types import Positions, as_positions
 from ..backend.interface import Precision, as_precision
 from ..certificate.certificate import Certificate
 from ..features.features import Features
-from ..heads.few_heads import heads_of_fit
+from ..heads.recovery import heads_of_fit
 from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated

@@ -25,7 +25,7 @@ from ..certificate.blocks import certify_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import certify_factorised, certify_few
 from ..certificate.estimated import certify_passes
-from ..heads.few_heads import require_every_feature
+from ..heads.given_number import require_every_feature
 from ..linalg.factors import NotSafe
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem

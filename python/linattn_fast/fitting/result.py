@@ -18,8 +18,7 @@ from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_tokens
 from ..features import files as storage
 from ..features.features import Features
-from ..heads.heads import Heads
-from ..heads.recovery_report import Recovery
+from ..heads.heads import Heads, Recovery
 from ..system.machine import in_words, same_bits
 
 _FILE_VERSION = 2

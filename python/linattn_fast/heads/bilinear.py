@@ -21,56 +21,61 @@ lie between mu and 2 + mu (for M a Kronecker product), so few iterations are nee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ..arrays.types import Floats
-from ..features.features import head_coefficients, pair_count, pair_table
+from ..features.features import pair_count, pair_table
 from ..linalg.factors import EPS
 
-_MOST_STEPS = 100
-_MOST_INNER = 25
-"""Conjugate-gradient iterations of one step; a truncated step still goes down."""
+CALL_FLOPS = 2e5
+"""Flops that take as long as the fixed cost of one product with J'MJ."""
+_MOST_STEPS, _MOST_INNER = 100, 25
+"""Steps of a descent, and conjugate-gradient iterations of a step; a truncated one still goes
+down."""
 _WINDOW = 10
 """Steps over which the error must fall by more than a given fraction."""
 _LARGEST_DAMPING = 1e8
-CALL_FLOPS = 2e5
-"""Flops that the fixed cost of one product with J'MJ is worth."""
+"""mu above which no step is found."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A symmetric matrix M (p, p), not negative, and a Kronecker product P (x) K near it."""
+    """A positive semidefinite matrix M (p, p), and a Kronecker product P (x) K near it."""
 
     matrix: Floats | None
-    """None for the identity."""
-    pairs: Floats
-    """P, (q, q)."""
+    """M; None for the identity."""
+    pairs: Floats | None
+    """P, (q, q); None for the identity."""
     queries: Floats
     """K, (d, d)."""
+    table: npt.NDArray[np.intp]
+    """Which pair (j,k) and (k,j) are, (d, d): where M has them."""
 
     @classmethod
     def identity(cls, d: int) -> Metric:
-        """Frobenius norm of the coefficients."""
-        return cls(None, np.eye(pair_count(d)), np.eye(d))
+        """The metric of the Frobenius norm of the coefficients."""
+        return cls(None, None, np.eye(d), pair_table(d))
 
     @classmethod
     def of(cls, matrix: Floats, d: int) -> Metric:
-        """M, with its partial traces as P and K: tr P (x) K = tr M."""
+        """The metric of M, with its partial traces as P and K: tr P (x) K = tr M."""
         q = pair_count(d)
         parts = matrix.reshape(q, d, q, d)
         pairs, queries = np.einsum("ulvl->uv", parts), np.einsum("ulum->lm", parts)
         trace = float(np.trace(pairs))
-        return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0))
+        return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0), pair_table(d))
 
     def times(self, C: Floats) -> Floats:
-        """C M for C (.., p)."""
+        """The product C M for C (.., p)."""
         return C if self.matrix is None else C @ self.matrix
 
     def norm(self, C: Floats) -> float:
-        """||C||_M for C (d_out, p)."""
+        """The norm ||C||_M for C (d_out, p)."""
         return float(np.sqrt(max(0.0, float(np.vdot(C, self.times(C))))))
 
 
@@ -78,23 +83,16 @@ class Budget:
     """Flops that a search may still spend: a count and not a clock, so that runs repeat exactly."""
 
     def __init__(self, flops: float) -> None:
-        self.left = flops
+        self.total = self.left = flops
 
     @property
     def spent(self) -> bool:
-        """Nothing is left."""
+        """Whether nothing is left."""
         return self.left <= 0
 
-    def part(self, fraction: float) -> Budget:
-        """Set aside a fraction of what is left."""
-        taken = fraction * self.left
-        self.left -= taken
-        return Budget(taken)
 
-
-@dataclass(frozen=True)
-class Descent:
-    """Heads, and their distance to the coefficients in the metric."""
+class Descent(NamedTuple):
+    """Heads V (H, d_out, d), Q (H, d, d) where a descent ended, and ||C(V, Q) - T||_M there."""
 
     V: Floats
     Q: Floats
@@ -104,19 +102,27 @@ class Descent:
 # --------------------------------------------------------------------------------------- the blocks
 
 
-def spread(F: Floats) -> Floats:
+def coefficients_of(V: Floats, Q: Floats) -> Floats:
+    """Coefficients C(V, Q), (d_out, p), of arrays on the host; equal to ``Heads(V, Q)``'s own."""
+    W = np.tensordot(V, Q, axes=(0, 0))  # (a, j, k, l)
+    j, k = np.triu_indices(V.shape[2])
+    C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])  # the diagonal counts once
+    return np.ascontiguousarray(C.reshape(len(C), -1))
+
+
+def _spread(F: Floats, table: npt.NDArray[np.intp]) -> Floats:
     """Coefficients that entry j of one factor gets from the other, F (H, d, c): (H, d, q, c).
 
     [h, j, (j,k), :] = F[h, k, :] for every k.
     """
     H, d, c = F.shape
     r = np.zeros((H, d, pair_count(d), c))
-    r[:, np.arange(d)[:, None], pair_table(d)] = F[:, None]
+    r[:, np.arange(d)[:, None], table] = F[:, None]
     return r
 
 
 def _plain_block(F: Floats) -> Floats:
-    """r r' for r = spread(F), (Hd, Hd): F_h . F_g at j = i, otherwise F[h, i] . F[g, j]."""
+    """r r' for r = _spread(F), (Hd, Hd): F_h . F_g at j = i, otherwise F[h, i] . F[g, j]."""
     H, d, c = F.shape
     flat = F.reshape(H * d, c)
     block = (flat @ flat.T).reshape(H, d, H, d).transpose(0, 3, 2, 1).copy()  # (h, j, g, i)
@@ -130,22 +136,22 @@ def _value_block(Q: Floats, metric: Metric) -> Floats:
     if metric.matrix is None:
         return _plain_block(Q)
     H, d, _ = Q.shape
-    r = spread(Q).reshape(H * d, -1)
+    r = _spread(Q, metric.table).reshape(H * d, -1)
     return np.asarray(r @ metric.times(r).T)
 
 
 def _query_block(V: Floats, metric: Metric) -> Floats:
     """A_Q = r (P (x) I) r' for the coefficients r that an entry of Q gets from V, (Hd, Hd)."""
     F = np.ascontiguousarray(V.transpose(0, 2, 1))  # (h, j, a)
-    if metric.matrix is None:
+    if metric.pairs is None:
         return _plain_block(F)
-    r = spread(F).transpose(0, 1, 3, 2)  # (h, k, a, pair)
+    r = _spread(F, metric.table).transpose(0, 1, 3, 2)  # (h, k, a, pair)
     Hd = r.shape[0] * r.shape[1]
     return np.asarray(r.reshape(Hd, -1) @ (r @ metric.pairs).reshape(Hd, -1).T)
 
 
 def _factor(block: Floats) -> tuple[Floats, bool]:
-    """Cholesky factor; what heads that repeat each other leave at zero is lifted to rounding."""
+    """Cholesky factor of a block; eigenvalues that repeated heads leave at zero are lifted."""
     size = float(np.trace(block)) / len(block)
     lifted = block + (100 * len(block) * EPS * size + np.finfo(np.float64).tiny) * np.eye(
         len(block)
@@ -155,7 +161,7 @@ def _factor(block: Floats) -> tuple[Floats, bool]:
 
 
 def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
-    """Flops of a product with J'MJ."""
+    """Flops of one product with J'MJ."""
     flops = 8.0 * Q.size * V.shape[1] * V.shape[2] + CALL_FLOPS
     if metric.matrix is not None:
         flops += 2.0 * metric.matrix.size * V.shape[1]
@@ -167,7 +173,6 @@ class _Linearised:
 
     def __init__(self, V: Floats, Q: Floats, metric: Metric, queries: tuple[Floats, bool]) -> None:
         self.V, self.Q, self.metric, self.queries = V, Q, metric, queries
-        self.table = pair_table(V.shape[2])
         self.flops = product_flops(V, Q, metric)
         self.value_block = _value_block(Q, metric)
         self.query_block = _query_block(V, metric)
@@ -175,19 +180,19 @@ class _Linearised:
         self.query_factor = _factor(self.query_block)
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
-        """Parts of x that belong to V and to Q."""
+        """The parts of x that belong to V and to Q."""
         n = self.V.size
         return x[:n].reshape(self.V.shape), x[n:].reshape(self.Q.shape)
 
     def forward(self, x: Floats) -> Floats:
         """J x = C(dV, Q) + C(V, dQ), (d_out, p)."""
         dV, dQ = self.split(x)
-        return head_coefficients(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
+        return coefficients_of(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
 
     def adjoint(self, G: Floats) -> Floats:
         """J' G for G (d_out, p)."""
         d_out, d = self.V.shape[1:]
-        W = G.reshape(d_out, -1, d)[:, self.table]  # (a, j, k, l)
+        W = G.reshape(d_out, -1, d)[:, self.metric.table]  # (a, j, k, l)
         dV = np.tensordot(self.Q, W, axes=((1, 2), (2, 3)))
         dQ = np.tensordot(self.V, W, axes=((1, 2), (0, 1)))
         return np.concatenate([dV.ravel(), dQ.ravel()])
@@ -215,11 +220,11 @@ class _Linearised:
 
     @staticmethod
     def _rows(dV: Floats) -> Floats:
-        """(h, a, j) -> (hj, a)."""
+        """Rows (hj, a) of (h, a, j)."""
         return dV.transpose(0, 2, 1).reshape(-1, dV.shape[1])
 
     def _unrows(self, rows: Floats, d_out: int) -> Floats:
-        """(hj, a) -> (h, a, j), flat."""
+        """Rows (hj, a) as (h, a, j), flat."""
         return rows.reshape(len(self.V), -1, d_out).transpose(0, 2, 1).ravel()
 
 
@@ -230,9 +235,9 @@ def best_queries(V: Floats, target: Floats, metric: Metric) -> Floats:
     """Solve for Q with V given, in the metric P (x) K: A_Q Q = r (P (x) I) T, K drops out."""
     H, d_out, d = V.shape
     T = target.reshape(d_out, -1, d)
-    if metric.matrix is not None:
+    if metric.pairs is not None:
         T = np.einsum("uv,avl->aul", metric.pairs, T)
-    right = np.tensordot(V, T[:, pair_table(d)], axes=((1, 2), (0, 1)))  # (h, k, l)
+    right = np.tensordot(V, T[:, metric.table], axes=((1, 2), (0, 1)))  # (h, k, l)
     factor = _factor(_query_block(V, metric))
     return cho_solve(factor, right.reshape(H * d, d), check_finite=False).reshape(H, d, d)
 
@@ -241,14 +246,14 @@ def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
     """Solve for V with Q given: A_V V_a = r M T_a for every output a."""
     H, d, _ = Q.shape
     T = metric.times(target).reshape(len(target), -1, d)
-    right = np.tensordot(Q, T[:, pair_table(d)], axes=((1, 2), (2, 3)))  # (h, a, j)
+    right = np.tensordot(Q, T[:, metric.table], axes=((1, 2), (2, 3)))  # (h, a, j)
     factor = _factor(_value_block(Q, metric))
     rows = cho_solve(factor, right.transpose(0, 2, 1).reshape(H * d, -1), check_finite=False)
     return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
 
 
 def _step(at: _Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
-    """Solve (J'MJ + mu D) x = -gradient, roughly."""
+    """Solve (J'MJ + mu D) x = -gradient by a few conjugate-gradient iterations."""
 
     def product(x: Floats) -> Floats:
         budget.left -= at.flops
@@ -271,7 +276,7 @@ def descend(
     goal: float = 0.0,
     stall: float = 0.1,
 ) -> Descent:
-    """Levenberg-Marquardt from (V, Q); the error never grows.
+    """Levenberg-Marquardt iteration from (V, Q); the error never grows.
 
     Parameters
     ----------
@@ -289,7 +294,7 @@ def descend(
         Stop when the error has fallen by no more than this fraction in ten steps.
     """
     queries = _factor(metric.queries)
-    residual = head_coefficients(V, Q) - target
+    residual = coefficients_of(V, Q) - target
     error, mu, growth = metric.norm(residual), 0.1, 2.0
     scale = metric.norm(target)
     history = [error]
@@ -303,7 +308,7 @@ def descend(
         x = _step(at, gradient, mu, min(0.1, max(1e-8, error / scale)), budget)
         promised = -(2 * float(gradient @ x) + float(x @ at.normal(x)))
         dV, dQ = at.split(x)
-        new = head_coefficients(V + dV, Q + dQ) - target
+        new = coefficients_of(V + dV, Q + dQ) - target
         new_error = metric.norm(new)
         gain = (error - new_error) * (error + new_error) / max(promised, 1e-300)
         if new_error < error and gain > 1e-3:

@@ -11,24 +11,56 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
+from scipy.linalg import qr, svd
 
-from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, put, to_host
+from ..arrays.device import device_of, frozen, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
-from ..arrays.libraries import conversion_to, is_one_sequence
+from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions, as_positions
 from ..backend.choice import get_backend
-from ..data.non_finite import non_finite_error
 from ..data.tokens import as_tokens
 from ..features.features import head_coefficients
-from ..system.arguments import as_size
-from ..system.machine import require_memory, same_bits
-from .layouts import PLAIN, Form, Layout, heads_of, recognised, weights_of
-from .normal_form import normal_form
-from .recovery_report import Recovery
+from ..linalg.factors import EPS
+from ..system.machine import same_bits
+from .generation import generated
+from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How heads were found: ``heads.recovery`` of recovered or fitted heads."""
+
+    method: str
+    """"minimal": the fewest that were found. "svd": those of the SVD, asked for, or fallen back on
+    where no fewer were found. "fit": the best fit with a given number of heads."""
+    residual: float
+    """||C(heads) - C|| / ||C||, C the coefficients they stand for (for "fit", the convex optimum).
+    """
+    at_least: int
+    """Ranks show that no fewer heads come within the ``tolerance`` of C."""
+    tried: tuple[tuple[int, float], ...]
+    """Other numbers of heads that were tried, and the relative residual each of them left."""
+    fewer_leave: float
+    """One head fewer leaves at least this relative residual, as ranks show; 0 if they do not."""
+    reason: str
+    """Why this number; a fallback is explained here."""
+    loss: float | None = None
+    """For "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
+    convex_loss: float | None = None
+    """For "fit": the objective of the convex optimum, which no number of heads goes below."""
+    tolerance: float | None = None
+    """Relative residual up to which C counts as reproduced: what was asked for, but not below
+    rounding. None in files of older releases."""
+
+    def __str__(self) -> str:
+        text = f"{self.method}, residual {self.residual:.1e}: {self.reason}"
+        if self.loss is not None and self.convex_loss is not None:
+            text += f"; training objective {self.loss:.4g}, convex optimum {self.convex_loss:.4g}"
+        return text
 
 
 class Heads:
@@ -46,8 +78,8 @@ class Heads:
     Notes
     -----
     ``heads[h]`` is the pair (V_h, Q_h), ``heads[a:b]`` another :class:`Heads`, and iteration yields
-    the pairs. The arrays are copied and read-only; of CuPy arrays the copies are on the device of
-    V, and so are results. ``get()`` brings them home.
+    the pairs. The arrays are copied and read-only. Copies of CuPy arrays are on the device of V,
+    and so are results; ``get()`` brings the heads to the host.
 
     Examples
     --------
@@ -80,7 +112,7 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """Bring them to the host.
+        """Bring the heads to the host.
 
         Returns
         -------
@@ -102,12 +134,12 @@ class Heads:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.V.shape[2])
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs."""
         return int(self.V.shape[1])
 
     def __len__(self) -> int:
@@ -128,7 +160,7 @@ class Heads:
         return zip(self.V, self.Q, strict=True)
 
     def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
-        """Pickle by value, so that copies are checked and read-only as well."""
+        """Pickle by value, so that copies are checked and read-only too."""
         return Heads, (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
@@ -203,11 +235,11 @@ class Heads:
             With the scale in V. They compute the attention itself: what a layer adds to it, such as
             its own input, is not part of them, and every token attends to itself as well.
         """
-        return cls(*heads_of(recognised(weights, layout), layout))
+        return cls(*matrices_of(recognised(weights, layout), layout))
 
     @same_bits
     def to_weights(self, layout: Layout = PLAIN, form: Form = "separate") -> dict[str, Floats]:
-        """Parameters of an attention layer that computes the same; numpy arrays.
+        """Parameters, as numpy arrays, of an attention layer that computes the same function.
 
         Parameters
         ----------
@@ -226,7 +258,7 @@ class Heads:
 
     @classmethod
     def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
-        """Heads of a module of PyTorch; the way back from :meth:`to_torch`, and more.
+        """Heads of a PyTorch module: one made by :meth:`to_torch`, or another attention layer.
 
         Parameters
         ----------
@@ -237,7 +269,7 @@ class Heads:
             How the parameters are kept, see :class:`Layout`. The number of heads is taken from the
             module's ``num_heads`` where it has one.
         """
-        from .torch_module import parameters_of  # noqa: PLC0415  # optional
+        from .torch_module import parameters_of  # noqa: PLC0415  # torch is optional
 
         weights, number = parameters_of(module)
         if isinstance(layout, Layout) and layout.num_heads is None and number is not None:
@@ -259,7 +291,7 @@ class Heads:
         positions
             Which tokens query: "last", "all" or "causal"; a call may choose others.
         dtype
-            Of V, Q and the tokens; ``torch.float64`` by default.
+            The type of V, Q and the tokens; ``torch.float64`` by default.
         device
             By default where these heads are.
         requires_grad
@@ -270,7 +302,7 @@ class Heads:
         torch.nn.Module
             Called on tokens; its parameters are ``V`` and ``Q``.
         """
-        from .torch_module import layer_of  # noqa: PLC0415  # optional
+        from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
@@ -376,27 +408,38 @@ class Heads:
                [0.25   , 0.     ],
                [0.15625, 0.     ]])
         """
-        if self.d_out != self.d:
-            raise ValueError(
-                f"generate: outputs must be tokens, so d_out = d is needed; "
-                f"these heads have d_out = {self.d_out}, d = {self.d}"
-            )
-        steps = as_size(steps, "steps", least=0)
-        converted = conversion_to(like)
-        if round is not None and as_size(round, "round", least=0) > 15:
-            raise ValueError(f"round: at most 15 decimals are possible, got {round}")
-        single = is_one_sequence(Z0)
-        tokens = as_tokens([Z0] if single else Z0, name="Z0", d=self.d)
-        if len(set(tokens.lengths.tolist())) > 1:
-            raise ValueError("Z0: prompts of one length are needed, got several lengths")
-        with on_device(tokens.device):
-            xp = module_of(*tokens.arrays[:1])
-            prompts = xp.stack([z.astype(np.float64) for z in tokens])
-            if not xp.isfinite(prompts).all():
-                raise non_finite_error(tokens, name="Z0")
-        needed = 8 * len(prompts) * (prompts.shape[1] + steps) * self.d
-        require_memory(needed, f"steps: {steps} tokens after {len(prompts)} prompts")
-        engine = get_backend(backend, tokens, self)
-        Z = engine.generate(self.V, self.Q, prompts, steps, round)
-        answer: Floats = converted(Z[0] if single else Z)
-        return answer
+        return generated(self.V, self.Q, Z0, steps, round, backend, like)
+
+
+def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
+    """Heads of arrays that this room has made on the host for them alone: not checked again."""
+    heads = Heads.__new__(Heads)
+    heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
+    heads.V.setflags(write=False)
+    heads.Q.setflags(write=False)
+    return heads
+
+
+def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
+    """V (H, d_out, d) and Q (H, d, d) in normal form, of fewer heads where some repeat others.
+
+        sum_h vec(V_h) vec(Q_h)' = (left A) (right B)' = left (A B') right'
+
+    with left A and right B the QR decompositions of all vec(V_h) and vec(Q_h) side by side, so that
+    the SVD is of an H x H matrix.
+    """
+    H, _, d = V.shape
+    if H == 0 or not (V.any() and Q.any()):
+        return V[:1] * 0, Q[:1] * 0
+    left, A = qr(V.reshape(H, -1).T, mode="economic", check_finite=False)
+    right, B = qr(Q.reshape(H, -1).T, mode="economic", check_finite=False)
+    U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
+    count = max(1, int((sigma > 10 * H * EPS * sigma[0]).sum()))
+    root = np.sqrt(sigma[:count])
+    values, queries = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), ..
+    sizes = np.abs(values)
+    # Entries equal up to rounding tie, and the first of them decides
+    first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
+    sign = np.where(values[first, np.arange(count)] < 0, -1.0, 1.0)
+    V, Q = ((rows * sign).T.reshape(count, -1, d) for rows in (values, queries))
+    return np.ascontiguousarray(V), np.ascontiguousarray(Q)

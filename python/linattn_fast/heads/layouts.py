@@ -4,7 +4,7 @@ Attention without the softmax, with query W_Q z, keys W_K z_t and values W_V z_t
 
     y = sum_h W_O W_V (sum_t z_t z_t') W_K' W_Q z        V_h = W_O W_V,   Q_h = W_K' W_Q
 
-so any of these parameters make heads. :class:`Layout` says how they are kept: which heads lie
+so any of these parameters determine heads. :class:`Layout` says how they are kept: which heads lie
 side by side in one matrix, whether tokens are columns (W x, as in ``torch.nn.Linear``) or rows
 (x W), and what the sum is multiplied with.
 """
@@ -33,7 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "W_O": ("W_O", "w_o", "Wo", "W_o", "o_proj", "out_proj", "to_out"),
     "in_proj": ("in_proj", "in_proj_weight", "qkv", "qkv_proj", "W_QKV"),
 }
-"""What each parameter is called by people; ``.weight`` may follow."""
+"""Names that each parameter has in other libraries; ``.weight`` may follow."""
 
 _COMPLETE = (
     ["Q", "V"],
@@ -117,7 +117,7 @@ class Layout:
 
     @same_bits
     def factor(self, H: int, d: int, d_k: int | None) -> float:
-        """What V has to be multiplied with, of H heads."""
+        """The number that V has to be multiplied by, for H heads."""
         if isinstance(self.scale, str):
             if self.scale == "1/sqrt(d_k)" and d_k is None:
                 raise ValueError(
@@ -132,6 +132,7 @@ class Layout:
 
 
 def _one_of(value: object, known: tuple[str, ...], name: str) -> None:
+    """Raise where a value is not one of the known words."""
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
@@ -141,7 +142,7 @@ PLAIN = Layout()
 
 
 def recognised(parameters: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    """Parameters by our names, of a mapping with the names that people give them."""
+    """Parameters by our names, from a mapping with the names of other libraries."""
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: a Layout is needed, got {type(layout).__name__}")
     if not isinstance(parameters, Mapping):
@@ -236,7 +237,7 @@ def _per_head(array: Floats, name: str, num_heads: int | None) -> Floats:
 
 
 def _thirds(array: Floats) -> dict[str, Floats]:
-    """W_Q, W_K and W_V, of one on top of the other."""
+    """W_Q, W_K and W_V of a matrix in which they lie on top of each other."""
     if array.ndim != 2 or len(array) % 3:
         raise ValueError(
             "in_proj: W_Q, W_K and W_V on top of each other are needed, each for all heads, "
@@ -246,7 +247,7 @@ def _thirds(array: Floats) -> dict[str, Floats]:
 
 
 def _times(left: Floats, right: Floats, names: tuple[str, str]) -> Floats:
-    """Product of two matrices of every head."""
+    """The product of two matrices for every head."""
     if len(left) != len(right) or left.shape[2] != right.shape[1]:
         raise ValueError(
             f"{names[0]}, {names[1]}: as many heads are needed in both, with as many coordinates; "
@@ -255,8 +256,8 @@ def _times(left: Floats, right: Floats, names: tuple[str, str]) -> Floats:
     return left @ right
 
 
-def heads_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Floats]:
-    """V (H, d_out, d) and Q (H, d, d) of parameters with our names."""
+def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Floats]:
+    """The matrices V (H, d_out, d) and Q (H, d, d) of heads, from parameters with our names."""
     if sorted(weights) not in _COMPLETE:
         raise ValueError(f"weights: {_NEEDED} are needed; got {_listed(weights)}")
     arrays = {name: _matrices(value, name, layout) for name, value in weights.items()}
@@ -276,7 +277,7 @@ def heads_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Floats
 
 
 def weights_of(V: Floats, Q: Floats, layout: Layout, form: Form) -> dict[str, Floats]:
-    """Parameters of heads: the way back, with d_k = d.
+    """Parameters of the heads V, Q with d_k = d: the inverse of :func:`matrices_of`.
 
     Every Q_h is a product with W_K = 1; V_h is one with W_O = 1, or W_V = 1 where all of W_Q, W_K
     and W_V must have d outputs.
@@ -306,7 +307,7 @@ def weights_of(V: Floats, Q: Floats, layout: Layout, form: Form) -> dict[str, Fl
 
 
 def _renamed(weights: dict[str, Floats], layout: Layout) -> dict[str, Floats]:
-    """Copies, with tokens as the layout has them and the names it gives."""
+    """Copies of the weights, with the orientation and the names of the layout."""
     rows, names = layout.vectors == "rows", layout.names or {}
     return {
         names.get(name, name): np.array(each.swapaxes(-1, -2) if rows else each, order="C")

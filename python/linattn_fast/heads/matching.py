@@ -1,4 +1,4 @@
-"""Are two sets of heads the same? Aligned up to what heads are free to be.
+"""Whether two sets of heads are the same, up to the changes that leave a layer as it is.
 
 Two kinds of change leave sum_h V_h (x) Q_h, and with it the layer, as it is:
 
@@ -52,11 +52,12 @@ class HeadMatch:
 
 
 def _relative(difference: float, size: float) -> float:
+    """The difference over the size; as it is where the size is zero."""
     return difference / size if size > 0 else difference
 
 
 def _scales(a: Heads, b: Heads) -> Floats:
-    """c with c V_b near V_a and Q_b / c near Q_a: for heads that differ by a scale, that scale."""
+    """Scales c with c V_b near V_a and Q_b / c near Q_a; exact for heads that differ by a scale."""
     sizes = [np.linalg.norm(F.reshape(len(F), -1), axis=1) for F in (a.V, b.V, b.Q, a.Q)]
     V_a, V_b, Q_b, Q_a = sizes
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -74,7 +75,7 @@ def _products(a: Heads, b: Heads) -> Floats:
 
 
 def _mixing(a: Heads, b: Heads) -> Floats:
-    """A with A V_b near V_a and A^-T Q_b near Q_a.
+    """The mixing A with A V_b near V_a and A^-T Q_b near Q_a.
 
     Least squares for V gives one A, for Q another; the same where the heads do mix into each other.
     Their mean weighs both.
@@ -137,17 +138,18 @@ def match_heads(a: Heads, b: Heads) -> HeadMatch:
 
 
 def _outer(heads: Heads) -> Floats:
-    """sum_h V_h (x) Q_h, (d_out d, d d)."""
+    """The matrix sum_h V_h (x) Q_h, (d_out d, d d)."""
     return np.asarray(heads.V.reshape(len(heads), -1).T @ heads.Q.reshape(len(heads), -1))
 
 
 def _mixed_distance(a: Heads, b: Heads) -> float:
+    """The distance of sum_h V_h (x) Q_h, which no mixing changes."""
     W = _outer(a)
     return _relative(float(np.linalg.norm(W - _outer(b))), float(np.linalg.norm(W)))
 
 
 def _scaled_distance(a: Heads, b: Heads) -> float:
-    """Head by head, without the cancellation of inner products."""
+    """The distance head by head, without the cancellation of inner products."""
     pairs = [(_outer(a[h : h + 1]), _outer(b[h : h + 1])) for h in range(len(a))]
     difference = np.sqrt(sum(float(np.sum((x - y) ** 2)) for x, y in pairs))
     return _relative(float(difference), float(np.sqrt(sum(float(np.sum(x**2)) for x, _ in pairs))))

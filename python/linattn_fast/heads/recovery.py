@@ -1,12 +1,15 @@
 """From coefficients back to heads: as few as possible, or by an SVD.
 
 Only the (j,k)-symmetrised sum of V_h[a,j] Q_h[k,l] reaches the output, so heads are not unique, and
-the antisymmetric part can be chosen to need as few of them as possible: a search
-(:mod:`linattn_fast.heads.search`). Split evenly, it is an SVD away from heads, but from many.
+the antisymmetric part can be chosen so that as few of them as possible are needed. Ranks often give
+these heads (:mod:`linattn_fast.heads.ranks`); where they do not, a search looks for them
+(:mod:`linattn_fast.heads.search`). With the coefficients split evenly, an SVD gives heads
+(:mod:`linattn_fast.heads.svd`), but many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -14,62 +17,31 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
-from ..features.features import feature_count
+from ..features.features import Features, feature_count
+from ..linalg.factors import EPS
+from ..linalg.refine import Solution
+from ..moments.moments import Moments
 from ..system.arguments import as_size
 from ..system.machine import same_bits
-from .heads import Heads
-from .recovery_report import Recovery
-from .search import Search, svd_tolerance
-from .starts import svd_count, svd_heads
+from .bilinear import Budget, Descent, coefficients_of
+from .given_number import best_layer
+from .heads import Heads, Recovery, known_heads, normal_form
+from .ranks import ROUNDING, TOLERANCE, Ranks, svd_tolerance
+from .search import FLOPS, Search
+from .svd import svd_count, svd_factors, svd_heads
 
 Method: TypeAlias = Literal["minimal", "svd"]
 METHODS: tuple[Method, ...] = ("minimal", "svd")
 
-TOLERANCE = 1e-9
-"""Relative residual up to which coefficients count as reproduced."""
 FLOPS_IF_INEXACT = 5e7
-"""What the search may spend where the fit left errors: its coefficients have noise, which only many
-heads have."""
-
-
-def _minimal(search: Search, max_heads: int | None) -> Heads:
-    """The fewest heads that were found to have the coefficients C."""
-    C, d = search.C, search.d
-    most = min(len(C) * d, d * d)  # the SVD has no more
-    allowed = search.least < most and (max_heads is None or search.least <= max_heads)
-    # The likely answer first: where ranks give the heads, the SVD is not needed
-    if allowed and search.attempt(search.least):
-        return search.report("minimal", search.polished(search.least), search.why(search.least))
-    complete = search.svd_count
-    limit = complete if max_heads is None else min(complete, max_heads)
-    by_svd = svd_heads(search.factors, complete)
-    if complete <= min(search.least, limit):
-        return search.report("minimal", by_svd, "the SVD has no more than are needed")
-    number = search.smallest(min(limit, complete - 1))
-    if number is None and complete - 1 in search.found:
-        number = search.fewer_than(complete)
-    if number is not None:
-        return search.report("minimal", search.polished(number), search.why(number))
-    if limit < complete:
-        search.attempt(limit)
-        best = search.found[limit]
-        reason = (
-            f"max_heads = {limit} are fewer than the {search.least} that are needed"
-            if limit < search.least
-            else f"no {limit} heads, which is max_heads, were found to reproduce the coefficients"
-        )
-        return search.report("minimal", (best.V, best.Q), reason)
-    if complete - 1 in search.found:
-        return search.report("svd", by_svd, "fewer were tried, and none was found")
-    return search.report("svd", by_svd, search.why_none())
-
-
-def _by_svd(search: Search, max_heads: int | None, tol: float) -> Heads:
-    """The SVD's heads above the tolerance."""
-    count = svd_count(search.factors[1], tol)
-    if max_heads is not None:
-        count = min(count, max_heads)
-    return search.report("svd", svd_heads(search.factors, count), "asked for")
+"""Flops that a search may spend where the fit left errors: its coefficients have noise, which only
+many heads have."""
+_POLISH = 0.1
+"""What may be spent on the last digits when the number is known, relative to the search."""
+_EXACT_FIT = 1e-12
+"""Mean squared error over mean squared target up to which targets count as those of a layer."""
+_LARGEST_TOLERANCE = 1e-4
+"""Relative error from which on coefficients are not worth reproducing by few heads."""
 
 
 @same_bits
@@ -140,26 +112,141 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    return heads_of(C, d, method, max_heads, float(tol)).put(given)
+    return heads_of(C, d, method, max_heads, float(tol), FLOPS).put(given)
+
+
+def heads_of_fit(
+    solution: Solution,
+    heads: str | int,
+    features: Features,
+    *,
+    condition: float,
+    alpha: float,
+    mean_squared_target: float,
+    moments: Moments | None,
+) -> tuple[Solution, Heads]:
+    """Heads of a solution; for a number of heads, the best layer with so many in its place."""
+    if isinstance(heads, int):
+        assert moments is not None
+        return best_layer(heads, moments, alpha, solution)
+    C, d = features.expand(solution.coefficients), features.d
+    if heads == "svd":
+        return solution, heads_of(C, d, "svd", None, svd_tolerance(len(C), d), FLOPS)
+    # What rounding may have added to the coefficients is not to be reproduced
+    lost = np.sqrt(condition) if solution.refinements else condition
+    tol = float(min(max(TOLERANCE, 10 * EPS * lost), _LARGEST_TOLERANCE))
+    exact = alpha == 0 and solution.mean_squared_error <= _EXACT_FIT * mean_squared_target
+    flops = FLOPS if exact else FLOPS_IF_INEXACT
+    return solution, heads_of(C, d, "minimal", None, tol, flops)
 
 
 def heads_of(
-    C: Floats,
-    d: int,
-    method: Method,
-    max_heads: int | None,
-    tol: float,
-    flops: float | None = None,
+    C: Floats, d: int, method: Method, max_heads: int | None, tol: float, flops: float
 ) -> Heads:
-    """Heads of checked coefficients; see :func:`recover_heads`."""
+    """Heads of checked coefficients on the host, in at most so many flops; see recover_heads."""
     if not C.any():
-        zero = np.zeros((1, len(C), d)), np.zeros((1, d, d))
-        return Heads(*zero, Recovery(method, 0.0, 0, (), 0.0, "all coefficients are zero"))
+        recovery = Recovery(method, 0.0, 0, (), 0.0, "all coefficients are zero")
+        return known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
     scale = float(np.exp2(2 * np.rint(np.log2(np.abs(C).max()) / 2)))
     if method == "minimal":
-        heads = _minimal(Search(C / scale, d, tol, flops), max_heads)
+        V, Q, recovery = _minimal(Ranks(C / scale, d, tol), max_heads, Budget(flops))
     else:
-        heads = _by_svd(Search(C / scale, d, TOLERANCE), max_heads, tol)
+        V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), max_heads, tol)
     root = float(np.sqrt(scale))
-    return Heads(heads.V * root, heads.Q * root, heads.recovery)
+    return known_heads(V * root, Q * root, recovery)
+
+
+_Found: TypeAlias = tuple[Floats, Floats, Recovery]
+"""V (H, d_out, d), Q (H, d, d), and how they were found."""
+
+
+def _by_svd(ranks: Ranks, max_heads: int | None, tol: float) -> _Found:
+    """The heads of the SVD whose singular values are above the tolerance."""
+    factors = svd_factors(ranks.C, ranks.d)
+    count = svd_count(factors[1], tol)
+    if max_heads is not None:
+        count = min(count, max_heads)
+    return _reported(ranks, "svd", svd_heads(factors, count), "asked for")
+
+
+def _minimal(ranks: Ranks, max_heads: int | None, budget: Budget) -> _Found:
+    """The fewest heads that were found to reproduce the coefficients."""
+    most = min(len(ranks.C) * ranks.d, ranks.d**2)  # the SVD has no more
+    # The likely answer first: where ranks give the heads, neither search nor SVD is needed
+    likely = ranks.least < most and (max_heads is None or ranks.least <= max_heads)
+    ends = _by_ranks(ranks, budget) if likely and ranks.rank == ranks.least else []
+    if ends and ends[0].error <= ranks.threshold:
+        best = _polished(ranks, ends[0], budget)
+        return _reported(ranks, "minimal", best, "no fewer are possible")
+    return _searched(Search(ranks, budget, ends), max_heads, likely)
+
+
+def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
+    """Where least squares ends from the heads that ranks give, the nearest first."""
+    ends: list[Descent] = []
+    for V, Q in ranks.spans():
+        ends.append(ranks.nearest(V, Q, budget))
+        if ends[-1].error <= ranks.threshold or budget.spent:
+            break
+    return sorted(ends, key=lambda end: end.error)
+
+
+def _searched(search: Search, max_heads: int | None, likely: bool) -> _Found:
+    """The fewest heads that a search finds; the fewest possible come first where ``likely``."""
+    ranks = search.ranks
+
+    def enough(number: int) -> _Found:
+        best = _polished(ranks, search.found[number], search.budget)
+        return _reported(ranks, "minimal", best, search.why(number), search.found)
+
+    if likely and search.attempt(ranks.least):
+        return enough(ranks.least)
+    complete = search.svd_count
+    limit = complete if max_heads is None else min(complete, max_heads)
+    by_svd = svd_heads(search.factors, complete)
+    if complete <= min(ranks.least, limit):
+        reason = "the SVD has no more than are needed"
+        return _reported(ranks, "minimal", by_svd, reason, search.found)
+    number = search.smallest(min(limit, complete - 1))
+    if number is None and complete - 1 in search.found:
+        number = search.fewer_than(complete)
+    if number is not None:
+        return enough(number)
+    if limit < complete:
+        search.attempt(limit)
+        best = search.found[limit]
+        return _reported(ranks, "minimal", (best.V, best.Q), search.why_not(limit), search.found)
+    return _reported(ranks, "svd", by_svd, search.why_none(complete), search.found)
+
+
+def _polished(ranks: Ranks, best: Descent, searched: Budget) -> tuple[Floats, Floats]:
+    """Heads brought to rounding, where the budget of the search ended before."""
+    budget = Budget(_POLISH * searched.total)
+    while best.error > ROUNDING * ranks.size and not budget.spent:
+        before, best = best.error, ranks.nearest(best.V, best.Q, budget)
+        if best.error > 0.5 * before:
+            break
+    return best.V, best.Q
+
+
+def _reported(
+    ranks: Ranks,
+    method: str,
+    heads: tuple[Floats, Floats],
+    reason: str,
+    found: Mapping[int, Descent] | None = None,
+) -> _Found:
+    """Heads in normal form, with how they were found."""
+    V, Q = normal_form(*heads)
+    tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
+    recovery = Recovery(
+        method,
+        residual=float(np.linalg.norm(coefficients_of(V, Q) - ranks.C)) / ranks.size,
+        at_least=ranks.least,
+        tried=tuple(each for each in tried if each[0] != len(heads[0])),
+        fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,
+        reason=reason,
+        tolerance=ranks.tolerance,
+    )
+    return V, Q, recovery

@@ -22,7 +22,7 @@ Q_h as vectors, has the Gauss-Newton step of least norm for the factors themselv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,28 +36,24 @@ from .bilinear import CALL_FLOPS, Budget
 from .ranks import split_evenly
 
 LARGEST_SYSTEM = 1500
-"""Coefficients up to which the steps, each with a matrix of that many rows, are quick enough."""
+"""Number of coefficients, rows of the matrix of a step, up to which steps are quick enough."""
 NEAR = 1e-4
 """Part of X beyond rank H, relatively, from where least squares over V and Q takes over."""
 _MOST_STEPS = 100
+"""Steps towards a lower rank, and then of Gauss and Newton."""
 _WINDOW, _STALL = 10, 0.05
-"""Steps over which that part must fall by more than a fraction."""
+"""Number of steps over which that part must fall by more than a fraction, and the fraction."""
 _DAMPING, _LEAST_DAMPING = 1e-6, 1e-15
 """Added to the system of a Gauss-Newton step, relative to its diagonal: at first, and at least."""
 _STRETCH = 0.3
 """Standard deviation of the logarithm of what coordinates are stretched by."""
 _FASTER = 20
-"""A Cholesky factorisation does so many flops in the time of one of short vectors."""
+"""Flops of a Cholesky factorisation that take as long as one flop on short vectors."""
 
 
-@dataclass(frozen=True)
-class Reduced:
-    """Heads near a matrix with the given symmetric part."""
-
-    V: Floats
-    Q: Floats
-    left: float
-    """Norm of what they leave of that matrix, relatively."""
+Reduced: TypeAlias = tuple[Floats, Floats, float]
+"""V (H, d_out, d) and Q (H, d, d) of heads near a matrix with the given symmetric part, and the
+norm of what they leave of that matrix, relative to it."""
 
 
 def can_reweight(d_out: int, d: int) -> bool:
@@ -66,7 +62,7 @@ def can_reweight(d_out: int, d: int) -> bool:
 
 
 class Reweighting:
-    """Reduces the rank of what has the coefficients C (d_out, p)."""
+    """Reduces the rank of a matrix X that has the coefficients C (d_out, p)."""
 
     def __init__(self, C: Floats, d: int) -> None:
         d_out, q = len(C), pair_count(d)
@@ -86,7 +82,7 @@ class Reweighting:
         self.units_L, self.units_R = from_L[1], from_R[1]
 
     def reduce(self, H: int, seed: int, budget: Budget) -> Reduced:
-        """H heads, from a fixed point for each seed.
+        """H heads of reduced rank, from a fixed point for each seed.
 
         The first starts from T itself. A step depends on the metric of outputs, pairs and queries,
         so the others stretch those at random.
@@ -97,12 +93,12 @@ class Reweighting:
         d_out, d = self.T.shape[:2]
         A, G, B = (_stretching(n, rng) for n in (d_out, d, d))
         T = np.einsum("ajkl,ab,jm,kn,lo->bmno", self.T, A, G, G, B, optimize=True)
-        found = self._reduce(T, H, budget)
+        V, Q, left = self._reduce(T, H, budget)
         inverse = np.linalg.inv(G)
-        V = np.linalg.inv(A).T @ found.V @ inverse
-        return Reduced(V, inverse.T @ found.Q @ np.linalg.inv(B), found.left)
+        return np.linalg.inv(A).T @ V @ inverse, inverse.T @ Q @ np.linalg.inv(B), left
 
     def _reduce(self, T: Floats, H: int, budget: Budget) -> Reduced:
+        """Reweighted steps from T (d_out, d, d, d), then those of Gauss and Newton where near."""
         d_out, d = T.shape[:2]
         X = T.reshape(d_out * d, d * d)
         right = self._coordinates(T)
@@ -123,7 +119,7 @@ class Reweighting:
         V, Q = root * U[:, :H].T, root * W[:H]  # (H, d_out d), (H, d d)
         if lefts[-1] <= NEAR:
             V, Q = self._settle(V, Q, T, budget)
-        return Reduced(V.reshape(H, d_out, d), Q.reshape(H, d, d), lefts[-1])
+        return V.reshape(H, d_out, d), Q.reshape(H, d, d), lefts[-1]
 
     def _settle(self, V: Floats, Q: Floats, T: Floats, budget: Budget) -> tuple[Floats, Floats]:
         """Gauss-Newton steps from heads near T; the distance falls with each."""
@@ -166,6 +162,7 @@ class Reweighting:
         return np.asarray(cholesky_solve(factor, right[:, None])[:, 0][self.place] * self.unit)
 
     def _step(self, X: Floats, e: float, right: Floats, T: Floats) -> Floats:
+        """The next X, of least norm in the weights of this one."""
         L, R = X @ X.T, X.T @ X
         L[np.diag_indices_from(L)] += e**2
         R[np.diag_indices_from(R)] += e**2

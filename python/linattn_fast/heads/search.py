@@ -15,81 +15,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from ..arrays.types import Floats
-from ..linalg.factors import EPS
-from .bilinear import Budget, Descent, Metric, descend
-from .heads import Heads
-from .ranks import (
-    free_entries,
-    heads_by_counting,
-    least_heads,
-    rank_before_gap,
-    rank_of_pairs,
-    residual_of_fewer,
-)
-from .recovery_report import Recovery
+from ..features.features import feature_count
+from .bilinear import Budget, Descent
+from .ranks import Ranks, svd_tolerance
 from .reweighted import NEAR, Reduced, Reweighting, can_reweight
-from .starts import perturbed, spans, svd_count, svd_factors
+from .svd import perturbed, svd_count, svd_factors
 
 FLOPS = 3e9
-"""What a search may spend: a few seconds, whatever the size."""
+"""Flops that a search may spend: a few seconds, whatever the size."""
 _NOISE = 0.1
-"""The part of it that is spent where the coefficients look like few heads and noise."""
+"""The part of them that is spent where the coefficients look like few heads and noise."""
 _STANDS_OUT = 0.05
 """Relative residual that heads which stand out of noise leave at most."""
-_POLISHED = 2e-15
-"""Relative residual that least squares stops at."""
-_POLISH = 0.1
-"""What may be spent on that, relative to the search, when the number is known."""
 _AGREE = 0.02
-"""Errors that differ by less, relatively, are those of one minimum."""
+"""Relative difference below which two errors are those of one minimum."""
 _STARTS, _STARTS_AT_LEAST, _STARTS_AT_MOST = 3, 8, 40
-"""Fixed points that least squares starts from, for each number of heads; for the fewest that ranks
-allow, which is the likely answer, more; and for one head fewer than were found to do, most."""
+"""Number of fixed points that least squares starts from, for each number of heads; for the fewest
+that ranks allow, the likely answer; and for one head fewer than are known to be enough."""
 _QUICK = 600
-"""Coefficients up to which reducing a rank costs less than least squares from a random point."""
+"""Number of coefficients up to which reducing a rank costs less than least squares from a random
+point."""
 _DENSE, _CRITICAL = 0.8, 0.93
 """Free entries of the heads, relative to coefficients, from which random points seldom lead to
-heads that do; and from which a reduced rank needs several attempts as well."""
+heads that reproduce them; and from which a reduced rank needs several attempts as well."""
 
 
 class Search:
-    """Looks for heads with coefficients C; C has a norm of about one."""
+    """Looks for heads that reproduce coefficients.
 
-    def __init__(self, C: Floats, d: int, tol: float, flops: float | None = None) -> None:
-        self.C, self.d = C, d
-        self.size = float(np.linalg.norm(C))
-        self.tolerance = max(tol, reachable(len(C), d))
-        """What was asked for, but not below rounding."""
-        self.threshold = self.tolerance * self.size
-        self.flops = FLOPS if flops is None else flops
-        self.budget = Budget(self.flops)
-        self.least = max(1, least_heads(C, d, self.threshold))
-        self.generic = heads_by_counting(d, len(C))
+    Parameters
+    ----------
+    ranks
+        The coefficients, and what ranks say about them.
+    budget
+        Flops that may be spent.
+    by_ranks
+        Where least squares ended from the heads that ranks give, if that was tried before.
+    """
+
+    def __init__(self, ranks: Ranks, budget: Budget, by_ranks: Sequence[Descent] = ()) -> None:
+        self.ranks, self.budget, self.by_ranks = ranks, budget, by_ranks
+        self.C, self.d, self.size = ranks.C, ranks.d, ranks.size
+        self.threshold, self.least = ranks.threshold, ranks.least
+        self.generic = heads_by_counting(self.d, len(self.C))
         self.found: dict[int, Descent] = {}
-        """The best for each number that was tried."""
+        """The nearest heads for each number that was tried."""
         self.quick = self.C.size <= _QUICK
         self.noisy_count: int | None = None
-        """Heads that stand out of noise."""
+        """Number of heads that stand out of noise."""
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats, Floats]:
-        """The SVD, which costs more than all the rest where ranks give the heads."""
+        """The SVD of the coefficients, formed where it is needed: it costs more than ranks do."""
         return svd_factors(self.C, self.d)
 
     @property
     def svd_count(self) -> int:
-        """Heads of the SVD."""
+        """Number of heads that the SVD has."""
         return svd_count(self.factors[1], svd_tolerance(len(self.C), self.d))
 
     @cached_property
     def reweighting(self) -> Reweighting | None:
-        """Finds starts of reduced rank; None where there are too many coefficients."""
+        """What finds starts of reduced rank; None where there are too many coefficients."""
         return Reweighting(self.C, self.d) if can_reweight(len(self.C), self.d) else None
 
     def _reduced(self, H: int, seed: int) -> Reduced | None:
@@ -109,36 +102,37 @@ class Search:
         return self.found[H].error <= self.threshold
 
     def _nearest(self, H: int) -> Descent:
-        """The nearest H heads of several starts.
+        """The nearest H heads from several starts."""
+        ends = list(self.by_ranks) if self.ranks.rank == H else []
+        starts = self._starts(H)
+        while not self._settled(H, ends) and (start := next(starts, None)) is not None:
+            ends.append(self.ranks.nearest(*start, self.budget))
+            ends.sort(key=lambda end: end.error)
+        return ends[0]
+
+    def _settled(self, H: int, ends: list[Descent]) -> bool:
+        """Whether no further start is needed after these ends, the nearest first.
 
         Two that end at one error are believed, except where ranks allow that few heads.
         """
-        ends: list[Descent] = []
-        for V, Q in self._starts(H):
-            ends.append(self._descend(V, Q))
-            ends.sort(key=lambda end: end.error)
-            if ends[0].error <= self.threshold or self.budget.spent:
-                break
-            agree = len(ends) > 1 and ends[1].error <= (1 + _AGREE) * ends[0].error
-            if (self.least != H or self.quick) and (agree or len(ends) >= _STARTS):
-                break
-        return ends[0]
-
-    def _descend(self, V: Floats, Q: Floats, budget: Budget | None = None) -> Descent:
-        goal, metric = _POLISHED * self.size, Metric.identity(self.d)
-        return descend(V, Q, self.C, metric, self.budget if budget is None else budget, goal=goal)
+        if not ends:
+            return False
+        if ends[0].error <= self.threshold or self.budget.spent:
+            return True
+        agree = len(ends) > 1 and ends[1].error <= (1 + _AGREE) * ends[0].error
+        return (self.least != H or self.quick) and (agree or len(ends) >= _STARTS)
 
     def _starts(self, H: int) -> Iterator[tuple[Floats, Floats]]:
         """Yield heads to start from, the most promising first."""
-        if rank_of_pairs(self.C, self.d, self.threshold) == H:
-            yield from spans(self.C, self.d, H)
+        if self.ranks.rank == H and not self.by_ranks:
+            yield from self.ranks.spans()
         if self.quick and (start := self._reduced(H, 0)) is not None:
-            yield start.V, start.Q
+            yield start[:2]
         for seed in range(_STARTS_AT_LEAST):
             yield self.random_start(H, seed)
 
     def smallest(self, most: int) -> int | None:
-        """Smallest number up to ``most`` that was found to do; None when there is none."""
+        """Smallest number up to ``most`` that was found to be enough; None when none was."""
         failed, H = self.least - 1, self.least
         while most >= H and not self.budget.spent:
             if self.attempt(H):
@@ -153,16 +147,19 @@ class Search:
 
     def _expect_less_of_noise(self) -> None:
         """Cut the budget where a few heads stand out: the rest is noise, which only many have."""
-        count = rank_before_gap(self.C, self.d)
+        count = self.ranks.before_gap()
         if count is None or count >= self.least:
             return
         self.attempt(count)
         if self.found[count].error <= _STANDS_OUT * self.size:  # or the gap is an accident
             self.noisy_count = count
-            self.budget.left = min(self.budget.left, _NOISE * self.flops)
+            self.budget.left = min(self.budget.left, _NOISE * self.budget.total)
 
     def _next(self, previous: int, failed: int) -> int:
-        """Where a line through the last two squared errors meets zero: convex, so not too far."""
+        """The number at which a line through the last two squared errors meets zero.
+
+        Where the squared errors are convex in the number, that is not too far.
+        """
         if previous not in self.found:
             return failed + 1
         before, now = self.found[previous].error ** 2, self.found[failed].error ** 2
@@ -171,6 +168,7 @@ class Search:
         return failed + max(1, int(np.ceil((failed - previous) * now / (before - now))))
 
     def _bisect(self, failed: int, enough: int) -> int:
+        """A number that is enough, and whose predecessor failed, between two such numbers."""
         while enough - failed > 1 and not self.budget.spent:
             middle = (failed + enough) // 2
             if self.attempt(middle):
@@ -180,21 +178,22 @@ class Search:
         return enough
 
     def _insist(self, enough: int) -> int:
-        """Lower a number that does, as long as one head fewer does from some of many starts."""
+        """Lower a number that is enough while one head fewer is, from some of many starts."""
         while enough > self.least and self._more_starts(enough - 1):
             enough -= 1
         return enough
 
     def fewer_than(self, enough: int) -> int | None:
-        """Fewer heads than a number that is known to do; None when they are not found."""
+        """Fewer heads than a number that is known to be enough; None when none were found."""
         found = self._insist(enough)
         return found if found < enough else None
 
     def _more_starts(self, H: int) -> bool:
+        """Try H heads from many starts; True when they reproduce the coefficients."""
         if self.attempt(H):
             return True
         for V, Q in self._many_starts(H):
-            end = self._descend(V, Q)
+            end = self.ranks.nearest(V, Q, self.budget)
             if end.error < self.found[H].error:
                 self.found[H] = end
             if end.error <= self.threshold:
@@ -213,19 +212,27 @@ class Search:
             start = self._reduced(H, seed) if reduce else None
             if start is None:
                 yield self.random_start(H, seed)
-            elif start.left <= max(NEAR, self.threshold / self.size):
-                yield start.V, start.Q
+            elif start[2] <= max(NEAR, self.threshold / self.size):
+                yield start[:2]
 
     def why(self, number: int) -> str:
-        """Say why a number that does is the one to return."""
+        """Say why a number that is enough is the one to return."""
         if number == self.least:
             return "no fewer are possible"
         if number - 1 in self.found:
             return "fewer were tried"
         return "the budget was spent before fewer were tried"
 
-    def why_none(self) -> str:
-        """Say why no small number does."""
+    def why_not(self, limit: int) -> str:
+        """Say why the number that is allowed was not found to be enough."""
+        if limit < self.least:
+            return f"max_heads = {limit} are fewer than the {self.least} that are needed"
+        return f"no {limit} heads, which is max_heads, were found to reproduce the coefficients"
+
+    def why_none(self, complete: int) -> str:
+        """Say why no number was found to be enough that is smaller than the SVD's."""
+        if complete - 1 in self.found:
+            return "fewer were tried, and none was found"
         if self.noisy_count is not None:
             left = self.found[self.noisy_count].error / self.size
             return (
@@ -233,49 +240,29 @@ class Search:
                 f"heads leave {left:.1e} of them: noise, or ask for that many"
             )
         return (
-            f"no small number was found in {self.flops:.0e} flops; la.head_path shows what each "
-            "head is worth"
+            f"no small number was found in {self.budget.total:.0e} flops; la.head_path shows what "
+            "each head is worth"
         )
 
     def random_start(self, H: int, seed: int) -> tuple[Floats, Floats]:
-        """Heads to start from: fixed points, one for each seed."""
+        """H heads to start from: a fixed point for each seed."""
         return perturbed(self.factors, H, seed)
 
-    def polished(self, H: int) -> tuple[Floats, Floats]:
-        """The best H heads, brought to rounding where the budget ended before."""
-        best = self.found[H]
-        budget = Budget(_POLISH * self.flops)
-        while best.error > _POLISHED * self.size and not budget.spent:
-            before, best = best.error, self._descend(best.V, best.Q, budget)
-            if best.error > 0.5 * before:
-                break
-        return best.V, best.Q
 
-    def report(self, method: str, heads: tuple[Floats, Floats], reason: str) -> Heads:
-        """Heads in normal form, with how they were found."""
-        normal = Heads(*heads).normalized()
-        residual = float(np.linalg.norm(normal.coefficients() - self.C)) / self.size
-        tried = tuple(
-            (H, descent.error / self.size)
-            for H, descent in sorted(self.found.items())
-            if len(heads[0]) != H
-        )
-        fewer = residual_of_fewer(self.C, self.d, len(normal) - 1) / self.size
-        recovery = Recovery(
-            method, residual, self.least, tried, fewer, reason, tolerance=self.tolerance
-        )
-        return Heads(normal.V, normal.Q, recovery)
+def free_entries(H: int, d: int, d_out: int) -> int:
+    """Dimension of the coefficients that H general heads can have, where it is not all of them.
 
-
-def reachable(d_out: int, d: int) -> float:
-    """Relative residual that the heads of the SVD reach for sure: no smaller tolerance has a sense.
-
-    The SVD leaves out at most min(d_out d, d^2) values up to :func:`svd_tolerance`, and
-    coefficients are sums of two entries of what it splits.
+    Entries of V and Q less those of a matrix that mixes heads; with a single output also less the
+    Q_h = sum_g A[h,g] v_g c' with A antisymmetric, which add nothing to the output.
     """
-    return float(np.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d))
+    mixing = H * H + (d * H * (H - 1) // 2 if d_out == 1 else 0)
+    return H * (d_out * d + d * d) - mixing
 
 
-def svd_tolerance(d_out: int, d: int) -> float:
-    """Relative size of singular values that rounding leaves."""
-    return max(d_out * d, d * d) * EPS
+def heads_by_counting(d: int, d_out: int) -> int:
+    """Fewest heads with as many free entries as there are coefficients: arbitrary ones need them.
+
+    At most what the SVD has.
+    """
+    most, needed = min(d_out * d, d * d), d_out * feature_count(d)
+    return next((H for H in range(1, most) if free_entries(H, d, d_out) >= needed), most)

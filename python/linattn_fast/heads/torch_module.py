@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 _CHUNK = 16
-"""Tokens of a causal sequence that are taken together, at least."""
+"""Least number of tokens of a causal sequence that are taken together."""
 
 
 class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
@@ -56,7 +56,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         self.Q = nn.Parameter(Q, requires_grad=requires_grad)
 
     def extra_repr(self) -> str:
-        """Sizes, for ``print``."""
+        """Sizes and positions, for ``print``."""
         H, d_out, d = self.V.shape
         return f"heads={H}, d={d}, d_out={d_out}, positions={self.positions!r}"
 
@@ -90,7 +90,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         return torch.einsum("haj,...hj->...a", self.V, queries @ S)
 
     def _ragged(self, Z: Any, positions: Positions) -> Any:
-        """Sequences of several lengths, filled up with zeros, which add nothing to S."""
+        """Apply the layer to sequences filled up with zeros, which add nothing to S."""
         if len(Z) == 0:
             raise ValueError("Z: the list is empty; at least one sequence is needed")
         for i, z in enumerate(Z):
@@ -107,7 +107,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         return [rows[: len(z)] for rows, z in zip(y, Z, strict=True)]
 
     def _causal(self, Z: Any) -> Any:
-        """y_t = sum_h V_h S_t Q_h z_t, S_t of the prefix that ends with t.
+        """Outputs y_t = sum_h V_h S_t Q_h z_t, with S_t of the prefix that ends with t.
 
         Tokens are cut into chunks of d or more. Within a chunk, sum_(s <= t) z_s (z_s . q_t) needs
         one number for each pair of tokens; what lies before it is in one S for each chunk. So no
@@ -128,6 +128,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         return rows @ self.V.mT.reshape(H * d, d_out)
 
     def _require_tokens(self, Z: Any, name: str) -> None:
+        """Raise where Z is not a tensor of tokens for this layer."""
         d, dtype = self.V.shape[-1], self.V.dtype
         if not isinstance(Z, torch.Tensor):
             raise TypeError(f"{name}: a tensor is needed, got {type(Z).__name__}")
@@ -146,7 +147,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
 def layer_of(
     V: Any, Q: Any, positions: Positions, dtype: Any, device: Any, requires_grad: bool
 ) -> LinearAttention:
-    """Module with copies of V and Q, arrays on the host; float64 where no dtype is given."""
+    """A module with copies of V and Q, arrays on the host; float64 where no dtype is given."""
     dtype = torch.float64 if dtype is None else dtype
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"dtype: a floating-point type of torch is needed, got {dtype!r}")
@@ -157,7 +158,7 @@ def layer_of(
 def parameters_of(module: Any) -> tuple[dict[str, Any], int | None]:
     """Parameters of a module, or tensors of a mapping, as numpy arrays; and the number of heads.
 
-    That is what a module calls ``num_heads``, or something like it; None where there is nothing.
+    The number is the module's ``num_heads``, or a similar name; None where it has none.
     """
     if isinstance(module, nn.Module):
         named = dict(module.named_parameters())

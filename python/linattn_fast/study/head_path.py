@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..fitting.call import fit_moments
-from ..heads.few_heads import FewHeads, Optimum, require_every_feature
+from ..heads.given_number import FewHeads, Optimum, require_every_feature
 from ..heads.heads import Heads
 from ..linalg.refine import Solution
 from ..moments.moments import Moments

@@ -1,12 +1,12 @@
-"""The best layer with a given number of heads, from the moments alone.
+"""The best layer with a given number of heads, from moments alone: ``heads=H`` of a fit.
 
 With C* the optimum of the convex objective and H heads with coefficients C,
 
     objective(C) = objective(C*) + ||C - C*||_M^2,    M = Lambda + alpha I
 
 so the best H heads are the nearest ones in the metric M, and that distance is their price. The
-problem is not convex: least squares (:mod:`linattn_fast.heads.bilinear`) starts from the heads nearest to
-C* in the plain norm, from fixed random points, and from wherever the caller proposes.
+problem is not convex: least squares (:mod:`linattn_fast.heads.bilinear`) starts from the heads
+nearest to C* in the plain norm, from fixed random points, and from wherever the caller proposes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from itertools import chain
 import numpy as np
 
 from ..arrays.types import Floats
-from ..features.features import Features, head_coefficients
-from ..linalg.factors import EPS
+from ..features.features import Features
 from ..linalg.refine import Solution
 from ..moments.factors import normal_matrix
 from ..moments.loss_error import loss_error
 from ..moments.moments import Moments
-from .bilinear import Budget, Descent, Metric, best_values, descend, product_flops
-from .heads import Heads
-from .ranks import residual_of_fewer
-from .recovery import FLOPS_IF_INEXACT, TOLERANCE, heads_of, recover_heads
-from .recovery_report import Recovery
-from .search import Search
-from .starts import svd_factors
+from .bilinear import (
+    Budget,
+    Descent,
+    Metric,
+    best_values,
+    coefficients_of,
+    descend,
+    product_flops,
+)
+from .heads import Heads, Recovery, known_heads, normal_form
+from .ranks import TOLERANCE, Ranks
+from .search import FLOPS, Search
+from .svd import svd_factors
 
 _PRODUCTS, _FLOPS = 2000, 2e10
 """Products with J'MJ that one descent may take; and flops, which are fewer from d = 12 or so: the
@@ -39,12 +44,9 @@ _EXACT = 1e-13
 """Relative distance to the convex optimum that counts as none."""
 _EXPLORE, _SETTLE = 1e-3, 1e-7
 """Relative fall of the distance in ten steps below which a start, and then the best, is left."""
-_EXACT_FIT = 1e-12
-"""Mean squared error over mean squared target up to which targets count as those of a layer."""
-_LARGEST_TOLERANCE = 1e-4
-"""Coefficients with a larger error are not worth reproducing by few heads."""
 _AGREE = 0.01
-"""Two starts whose distances differ by less, relatively, have found one minimum."""
+"""Relative difference of the distances below which two starts have found one minimum."""
+_ASKED_FOR = "a number of heads was asked for"
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,18 @@ class Optimum:
     loss: float
     """The objective at C*."""
     d: int
+    """Coordinates of a token."""
 
     @classmethod
     def of(cls, moments: Moments, alpha: float, solution: Solution) -> Optimum:
-        """From the moments and their solution."""
+        """The optimum that the solution of these moments is."""
         C = solution.coefficients
         loss = solution.mean_squared_error + alpha * float(np.vdot(C, C))
         return cls(C, normal_matrix(moments, alpha)(), loss, moments.d)
 
 
 def require_every_feature(features: Features) -> None:
-    """Raise where features were chosen: heads have coefficients for all, which must be judged."""
+    """Raise where features were chosen: heads have coefficients for all, and all cost something."""
     if not features.everything:
         raise ValueError(
             "heads: a number of heads needs the moments of all features, but these are "
@@ -88,12 +91,14 @@ class FewHeads:
         self.C = C / self.unit
         self.metric = Metric.of(optimum.matrix / scale, optimum.d)
         self.excess_unit = self.unit**2 * scale
-        self.search = Search(self.C, optimum.d, TOLERANCE) if C.any() else None
+        self.search = (
+            Search(Ranks(self.C, optimum.d, TOLERANCE), Budget(FLOPS)) if C.any() else None
+        )
 
     def nearest(self, H: int, proposals: Iterable[tuple[Floats, Floats]] = ()) -> Heads:
-        """At most H heads with the smallest objective that was found."""
+        """At most H heads, with the smallest objective that was found."""
         if self.search is None:
-            return self._report(np.zeros((1, len(self.C), self.optimum.d)), self._no_queries(), 0.0)
+            return self._zero_head()
         H = min(H, self.search.svd_count)
         goal = _EXACT * self.metric.norm(self.C)
         ends: list[Descent] = []
@@ -105,17 +110,15 @@ class FewHeads:
             if len(ends) > 1 and ends[1].error <= (1 + _AGREE) * ends[0].error:
                 break
         best = self._descend(ends[0].V, ends[0].Q, goal, _SETTLE)
-        return self._report(best.V, best.Q, best.error)
+        return self._reported(best, self.search.ranks)
 
     def _descend(self, V: Floats, Q: Floats, goal: float, stall: float) -> Descent:
+        """Least squares in the metric M, within the flops of one descent."""
         budget = Budget(min(_PRODUCTS * product_flops(V, Q, self.metric), _FLOPS))
         return descend(V, Q, self.C, self.metric, budget, goal=goal, stall=stall)
 
-    def _no_queries(self) -> Floats:
-        return np.zeros((1, self.optimum.d, self.optimum.d))
-
     def _starts(self, H: int) -> Iterable[tuple[Floats, Floats]]:
-        """Heads nearest in the plain norm, then fixed random points."""
+        """Yield the heads nearest in the plain norm, then fixed random points."""
         assert self.search is not None
         self.search.attempt(H)
         near = self.search.found[H]
@@ -124,58 +127,45 @@ class FewHeads:
             yield self.search.random_start(H, seed)
 
     def with_one_more(self, heads: Heads) -> tuple[Floats, Floats]:
-        """Add the query matrix that explains most of what is left, and solve for all V."""
+        """Heads with the query matrix added that explains most of the rest, and V solved for."""
         V, Q = heads.V / np.sqrt(self.unit), heads.Q / np.sqrt(self.unit)
-        _, _, queries = svd_factors(self.C - head_coefficients(V, Q), self.optimum.d)
+        _, _, queries = svd_factors(self.C - coefficients_of(V, Q), self.optimum.d)
         Q = np.concatenate([Q, queries[:1]])
         return best_values(Q, self.C, self.metric), Q
 
-    def _report(self, V: Floats, Q: Floats, error: float) -> Heads:
-        heads = Heads(V, Q).normalized()
-        size = float(np.linalg.norm(self.C)) or 1.0
-        residual = float(np.linalg.norm(heads.coefficients() - self.C)) / size
-        least = 0 if self.search is None else self.search.least
+    def _reported(self, best: Descent, ranks: Ranks) -> Heads:
+        """Heads in normal form and in the units of C*, with what they cost."""
+        V, Q = normal_form(best.V, best.Q)
         recovery = Recovery(
             "fit",
-            residual,
-            least,
-            (),
-            residual_of_fewer(self.C, self.optimum.d, len(heads) - 1) / size,
-            "a number of heads was asked for",
-            self.optimum.loss + self.excess_unit * error**2,
-            self.optimum.loss,
-            TOLERANCE if self.search is None else self.search.tolerance,
+            residual=float(np.linalg.norm(coefficients_of(V, Q) - self.C)) / ranks.size,
+            at_least=ranks.least,
+            tried=(),
+            fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,
+            reason=_ASKED_FOR,
+            loss=self.optimum.loss + self.excess_unit * best.error**2,
+            convex_loss=self.optimum.loss,
+            tolerance=ranks.tolerance,
         )
         root = np.sqrt(self.unit)
-        return Heads(heads.V * root, heads.Q * root, recovery)
+        return known_heads(V * root, Q * root, recovery)
+
+    def _zero_head(self) -> Heads:
+        """The one head of an optimum that is zero."""
+        loss, d = self.optimum.loss, self.optimum.d
+        recovery = Recovery("fit", 0.0, 0, (), 0.0, _ASKED_FOR, loss, loss, TOLERANCE)
+        return known_heads(np.zeros((1, len(self.C), d)), np.zeros((1, d, d)), recovery)
 
 
-def heads_of_fit(
-    solution: Solution,
-    heads: str | int,
-    features: Features,
-    *,
-    condition: float,
-    alpha: float,
-    mean_squared_target: float,
-    moments: Moments | None,
+def best_layer(
+    H: int, moments: Moments, alpha: float, solution: Solution
 ) -> tuple[Solution, Heads]:
-    """Heads of a solution; for a number of heads, the best layer with so many in its place."""
-    C, d = features.expand(solution.coefficients), features.d
-    if heads == "svd":
-        return solution, recover_heads(C, d, "svd")
-    if heads == "minimal":
-        # What rounding may have added to the coefficients is not to be reproduced
-        lost = np.sqrt(condition) if solution.refinements else condition
-        tol = float(min(max(TOLERANCE, 10 * EPS * lost), _LARGEST_TOLERANCE))
-        exact = alpha == 0 and solution.mean_squared_error <= _EXACT_FIT * mean_squared_target
-        return solution, heads_of(C, d, "minimal", None, tol, None if exact else FLOPS_IF_INEXACT)
-    assert moments is not None
-    few = FewHeads(Optimum.of(moments, alpha, solution)).nearest(int(heads))
-    assert few.recovery is not None
-    assert few.recovery.loss is not None
-    D = few.coefficients()
-    error = max(0.0, few.recovery.loss - alpha * float(np.vdot(D, D)))
+    """The best layer with at most H heads, in place of the solution of the same moments."""
+    heads = FewHeads(Optimum.of(moments, alpha, solution)).nearest(H)
+    assert heads.recovery is not None
+    assert heads.recovery.loss is not None
+    C = coefficients_of(heads.V, heads.Q)
+    error = max(0.0, heads.recovery.loss - alpha * float(np.vdot(C, C)))
     # The distance to the convex optimum is from moments, whatever the error there is from
-    bound = solution.error_bound + loss_error(moments, D)
-    return Solution(D, solution.refinements, error, bound), few
+    bound = solution.error_bound + loss_error(moments, C)
+    return Solution(C, solution.refinements, error, bound), heads
