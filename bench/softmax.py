@@ -22,8 +22,9 @@ import readme
 from machine import processor
 
 import linattn_fast as la
-from linattn_fast.softmax.normal_matrix import reference_query_sums
-from linattn_fast.softmax.planted import KINDS, parity, planted_layer, uniform_tokens
+from linattn_fast.arrays import compiled
+from linattn_fast.softmax.descent.normal_matrix import reference_query_sums
+from linattn_fast.softmax.layer.planted import KINDS, parity, planted_layer, uniform_tokens
 
 RESULTS = Path(__file__).parent / "results"
 TESTS = 500
@@ -222,7 +223,7 @@ def sums(count: int) -> Iterator[Row]:
         for _ in range(7):
             found = {}
             for name, add in (
-                ("ours", la.backend.cpu.add_query_sums),
+                ("ours", compiled.add_query_sums),
                 ("numpy", reference_query_sums),
             ):
                 out = [np.zeros(shape) for shape in shapes]

@@ -8,14 +8,14 @@ import linattn_fast as la
 from linattn_fast.arrays import compiled
 from linattn_fast.arrays.compiled import core
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.attention import attention, read, sensitivities
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import identifiability
-from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
-from linattn_fast.softmax.quasi_newton import _Evaluations
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.values import solve_values
+from linattn_fast.softmax.descent.best_values import solve_values
+from linattn_fast.softmax.descent.normal_matrix import normal_matrix, reference_query_sums
+from linattn_fast.softmax.descent.objective import Objective
+from linattn_fast.softmax.descent.quasi_newton import _Evaluations
+from linattn_fast.softmax.evidence.identifiability import identifiability
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.attention import attention, read, sensitivities
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 engines = pytest.mark.parametrize(
     "compiled", [pytest.param(True, marks=needs_cpu), False], ids=["cpu", "numpy"]

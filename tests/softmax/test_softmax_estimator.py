@@ -5,7 +5,7 @@ import pytest
 from conftest import run_python
 
 import linattn_fast as la
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 pytest.importorskip("sklearn", reason="scikit-learn is an optional extra")
 

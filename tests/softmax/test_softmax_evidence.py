@@ -5,11 +5,11 @@ import pytest
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import _some
-from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
-from linattn_fast.softmax.report import HeldOut
-from linattn_fast.softmax.search import head_distance
+from linattn_fast.softmax.evidence.held_out import HeldOut
+from linattn_fast.softmax.evidence.identifiability import _some
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.search.many_starts import head_distance
 
 softmax = la.softmax
 M, D = 2, 5
@@ -227,7 +227,7 @@ def test_a_subset_of_many_examples_says_the_same(monkeypatch, rng):
     Y = truth(X) + 0.01 * rng.standard_normal((1000, 4, 2))
     settings = {"heads": 1, "start": truth, "starts": 1}
     every = softmax.fit(X, Y, **settings).report.identifiability
-    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
+    monkeypatch.setattr("linattn_fast.softmax.evidence.identifiability.LARGE_THETA", 10)
     some = softmax.fit(X, Y, **settings).report.identifiability
     assert not np.array_equal(some.theta_errors, every.theta_errors)
     assert some.theta_nullity == every.theta_nullity == 0
@@ -257,8 +257,9 @@ def test_large_matrices_are_factorised(monkeypatch, rng, truth):
     X = uniform_tokens(rng, 200, 4, D)
     Y = truth(X) + 0.01 * rng.standard_normal((200, 4, D))
     small = softmax.fit(X, Y, heads=M).report.identifiability
-    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
-    monkeypatch.setattr("linattn_fast.softmax.identifiability._EQUATIONS_PER_UNKNOWN", 1000)
+    module = "linattn_fast.softmax.evidence.identifiability"
+    monkeypatch.setattr(f"{module}.LARGE_THETA", 10)
+    monkeypatch.setattr(f"{module}._EQUATIONS_PER_UNKNOWN", 1000)
     large = softmax.fit(X, Y, heads=M).report.identifiability
     assert np.allclose(large.theta_errors, small.theta_errors, rtol=1e-6)
     assert np.allclose(large.value_errors, small.value_errors, rtol=1e-6)

@@ -7,7 +7,7 @@ import pytest
 from conftest import run_python
 
 import linattn_fast as la
-from linattn_fast.softmax.planted import KINDS, parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.layer.planted import KINDS, parity, planted_layer, uniform_tokens
 
 Layer = la.softmax.Layer
 
@@ -55,7 +55,7 @@ def test_float32_integers_and_strides_are_read_as_they_are(rng, layer):
 def test_inputs_that_come_in_parts_give_the_same(rng, monkeypatch, layer):
     X = uniform_tokens(rng, 50, 5, 4)
     whole = layer(X)
-    monkeypatch.setattr("linattn_fast.softmax.layer._NUMBERS_AT_ONCE", 100)
+    monkeypatch.setattr("linattn_fast.softmax.layer.layer._WEIGHTS_AT_ONCE", 100)
     assert np.abs(layer(X) - whole).max() < 1e-14
 
 

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.head_path import HeadPath, head_path
-from linattn_fast.softmax.levenberg import Descent, levenberg_marquardt
-from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.search import agree, search
-from linattn_fast.softmax.settings import SearchSettings
-from linattn_fast.softmax.starts import NORMS, SOLVED, TokenSpace, pruned
+from linattn_fast.softmax.descent.descent import Descent
+from linattn_fast.softmax.descent.levenberg_marquardt import levenberg_marquardt
+from linattn_fast.softmax.descent.objective import SOLVED, Objective
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.learning.head_path import HeadPath, head_path
+from linattn_fast.softmax.search.many_starts import agree, search
+from linattn_fast.softmax.search.pruning import pruned
+from linattn_fast.softmax.search.settings import SearchSettings
+from linattn_fast.softmax.search.token_space import NORMS, TokenSpace
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def scripted(monkeypatch, ends):
         begun.append(Theta)
         return end(0.9, Theta) if len(Theta) > 1 else next(ends)
 
-    monkeypatch.setattr("linattn_fast.softmax.search.pruned", lambda *_: next(ends))
+    monkeypatch.setattr("linattn_fast.softmax.search.many_starts.pruned", lambda *_: next(ends))
     return descend, begun
 
 

@@ -6,13 +6,13 @@ from conftest import needs_cpu
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import identifiability
-from linattn_fast.softmax.levenberg import levenberg_marquardt
-from linattn_fast.softmax.normal_matrix import normal_matrix
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.report import HeldOut
+from linattn_fast.softmax.descent.levenberg_marquardt import levenberg_marquardt
+from linattn_fast.softmax.descent.normal_matrix import normal_matrix
+from linattn_fast.softmax.descent.objective import Objective
+from linattn_fast.softmax.evidence.held_out import HeldOut
+from linattn_fast.softmax.evidence.identifiability import identifiability
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 softmax = la.softmax
 engines = pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..softmax.fitting import fit
-from ..softmax.planted import parity, planted_layer, uniform_tokens
+from ..softmax.layer.planted import parity, planted_layer, uniform_tokens
+from ..softmax.learning.fit import fit
 from .figure import Figure, Finding, Settings, machine
 
 Row: TypeAlias = dict[str, Any]
