@@ -104,7 +104,7 @@ def test_tokens_of_mixed_scales_with_a_large_mean_are_learned(rng):
     assert np.linalg.norm(fit.predict(X) - Y) < 1e-7 * np.linalg.norm(Y)
 
 
-def test_starts_have_the_norms_of_the_issue(rng):
+def test_random_starts_have_the_norms_asked_for(rng):
     space = TokenSpace.of(_examples(uniform_tokens(rng, 3000, 6, 3)))
     for norm in NORMS:
         Theta = space.random(rng, 2, norm)

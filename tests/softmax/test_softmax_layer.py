@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import run_python
+from conftest import import_error_without
 
 import linattn_fast as la
 from linattn_fast.softmax.layer.planted import KINDS, parity, planted_layer, uniform_tokens
@@ -126,16 +126,10 @@ def test_the_torch_module_is_the_same_layer(rng, layer):
 
 
 def test_without_torch_the_error_says_so():
-    outcome = run_python(
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np, linattn_fast as la\n"
-        "layer = la.softmax.Layer(np.zeros((1, 2, 2)), np.zeros((1, 2, 2)))\n"
-        "try: layer.to_torch()\n"
-        "except ImportError as error: print(error)\n"
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("to_torch: PyTorch is needed")
-    assert "pip install 'linattn_fast[torch]'" in outcome.stdout
+    made = "import linattn_fast as la; layer = la.softmax.Layer([[[0.0]]], [[[0.0]]])"
+    said = import_error_without("torch", "layer.to_torch()", before=made)
+    assert said.startswith("to_torch: PyTorch is needed")
+    assert "pip install 'linattn_fast[torch]'" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -55,11 +55,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "SoftmaxAttentionRegressor":  # imported when asked for: scikit-learn is an extra
-        from .learning.estimator import SoftmaxAttentionRegressor  # noqa: PLC0415  # optional
+    if name != "SoftmaxAttentionRegressor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imported when asked for: scikit-learn is an extra
+    from .learning.estimator import SoftmaxAttentionRegressor  # noqa: PLC0415  # optional
 
-        return SoftmaxAttentionRegressor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return SoftmaxAttentionRegressor
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from ...arrays.types import Floats
 from .half_inverse import HalfInverse, half_inverse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Values:
     """The best W for given B, and what is left over."""
 

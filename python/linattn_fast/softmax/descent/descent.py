@@ -9,7 +9,7 @@ from ...arrays.types import Floats
 from .objective import Objective, Point
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Descent:
     """Where a descent ended."""
 

@@ -15,7 +15,7 @@ from ...arrays.types import Floats
 from ...linalg.factors import EPS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HalfInverse:
     """A symmetric positive semidefinite matrix, taken apart so that it can be divided by."""
 

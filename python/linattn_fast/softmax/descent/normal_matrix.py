@@ -31,7 +31,7 @@ _QUERIES_AT_ONCE = 2048
 """Number of queries whose G is held at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NormalMatrix:
     """The normal matrix and the gradient at a point; unknowns are ordered as in Theta (m, d, d)."""
 

@@ -15,7 +15,7 @@ from .units import Units
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Sequences of one length."""
 
@@ -50,7 +50,7 @@ class Group:
         return (slice(first, min(first + step, n)) for first in range(0, n, step))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Examples:
     """A batch of sequences with one row of targets a token."""
 

@@ -21,7 +21,7 @@ _LEAST = 1e-75
 numbers. Its inverse is the largest."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Units:
     """Sizes of tokens and targets as they were given."""
 

@@ -42,7 +42,7 @@ class Start:
     """Whether it found the layer that was chosen, up to the order of the heads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
     """The best that all starts have found."""
 

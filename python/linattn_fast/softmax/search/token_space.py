@@ -22,7 +22,7 @@ _NO_SPREAD = 1e-12
 """Eigenvalue of a second moment, relative to the largest, of a direction that no token has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenSpace:
     """What logits x_b' Theta x_a can depend on: the queries' span, and the keys' within sequences.
 

@@ -16,7 +16,7 @@ from ..examples.groups import Examples
 from .token_space import inverse_root
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Whitening:
     """The map from tokens x to tokens R x of unit second moment."""
 
