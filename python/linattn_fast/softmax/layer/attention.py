@@ -8,7 +8,7 @@ A change of Theta_i changes row b of the output by
 
     dy_b = x_b' dTheta_i G_b^i,   G_b^i = Cov_b^i W_i,   Cov_b^i = sum_a P_ba x_a x_a' - A_b A_b'
 
-Sequences are dense here, (n, k, d); :mod:`..examples.groups` makes such groups of ragged ones.
+Sequences are dense here, (n, k, d); ``examples.groups`` makes such groups of ragged ones.
 """
 
 from __future__ import annotations
