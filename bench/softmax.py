@@ -22,32 +22,35 @@ import readme
 from machine import processor
 
 import linattn_fast as la
-from linattn_fast.softmax.normal_matrix import reference_query_sums
-from linattn_fast.softmax.planted import KINDS, parity, planted_layer, uniform_tokens
+from linattn_fast.arrays import compiled
+from linattn_fast.softmax.descent.normal_matrix import reference_query_sums
+from linattn_fast.softmax.layer.planted import KINDS, parity, planted_layer, uniform_tokens
 
 RESULTS = Path(__file__).parent / "results"
-TESTS = 500
-EXACT = 1e-9
+TESTS = 500  # new sequences that the error is measured on
+EXACT = 1e-9  # largest relative error of a layer that was found
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of the table."""
 
-    what: str
-    wanted: str
+    what: str  # what was planted, and its sizes
+    wanted: str  # what has to be found
     found: str
-    error: str = ""
-    seconds: str = ""
-    ok: bool = True
+    error: str = ""  # on new sequences
+    seconds: str = ""  # of a whole fit
+    ok: bool = True  # whether what was wanted was found
 
 
 @dataclass(frozen=True)
 class Trial:
-    error: float
-    bound: float
-    seconds: float
+    """One planted layer that was learned, or not."""
+
     fit: la.softmax.Fit
+    seconds: float
+    error: float  # relative, on new sequences
+    bound: float  # that the error has to keep
 
     @property
     def good(self) -> bool:
@@ -55,14 +58,7 @@ class Trial:
 
 
 def trial(
-    seed: int,
-    m: int,
-    d: int,
-    k: int,
-    N: int,
-    logits: float,
-    kind: str = "generic",
-    noise: float = 0,
+    seed: int, m: int, d: int, k: int, N: int, logits: float, kind: str = KINDS[0], noise: float = 0
 ) -> Trial:
     """Plant a layer, learn it from N sequences, and take its error on new ones."""
     rng = np.random.default_rng([m, d, k, N, int(logits), KINDS.index(kind), seed])
@@ -76,7 +72,7 @@ def trial(
     error = float(np.linalg.norm(fit.predict(new) - expected) / np.linalg.norm(expected))
     known = fit.report.identifiability
     bound = 3 * noise * np.sqrt(known.unknowns / known.equations) if noise else EXACT
-    return Trial(error, bound, seconds, fit)
+    return Trial(fit, seconds, error, bound)
 
 
 def row(what: str, trials: list[Trial], needed: int, bound: str = f"{EXACT:g}") -> Row:
@@ -222,7 +218,7 @@ def sums(count: int) -> Iterator[Row]:
         for _ in range(7):
             found = {}
             for name, add in (
-                ("ours", la.backend.cpu.add_query_sums),
+                ("ours", compiled.add_query_sums),
                 ("numpy", reference_query_sums),
             ):
                 out = [np.zeros(shape) for shape in shapes]

@@ -172,6 +172,18 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+def import_error_without(package: str, attempt: str, before: str = "") -> str:
+    """What is said where ``attempt`` needs a package that a fresh interpreter has not got."""
+    outcome = run_python(
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"{before}\n"
+        f"try: {attempt}\n"
+        "except ImportError as error: print(error)\n"
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     """CuPy on a machine with two make-believe devices, and kernels that follow the contract.

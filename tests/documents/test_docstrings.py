@@ -22,7 +22,7 @@ MODULES = [
 ]
 WITH_TORCH = (
     "heads.torch_module",
-    "softmax.torch_module",
+    "softmax.layer.torch_module",
     "paper.memory_training",
     "paper.models",
     "paper.training",

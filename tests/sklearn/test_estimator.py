@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import EPS, plant, run_python
+from conftest import EPS, import_error_without, plant, run_python
 
 import linattn_fast as la
 
@@ -317,17 +317,14 @@ def test_learning_curves_go_on_with_partial_fit(rng):
 
 
 def test_the_package_needs_no_scikit_learn():
-    outcome = run_python(
-        "import sys; sys.modules['sklearn'] = None\n"
-        "from linattn_fast import *\n"
-        "import linattn_fast as la\n"
-        "assert 'LinearAttentionRegressor' in dir(la)\n"
-        "try: la.LinearAttentionRegressor\n"
-        "except ImportError as error: print(error)\n"
+    said = import_error_without(
+        "sklearn",
+        "la.LinearAttentionRegressor",
+        before="from linattn_fast import *; import linattn_fast as la\n"
+        "assert 'LinearAttentionRegressor' in dir(la)",
     )
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("LinearAttentionRegressor: scikit-learn is needed")
-    assert "pip install 'linattn_fast[sklearn]'" in outcome.stdout
+    assert said.startswith("LinearAttentionRegressor: scikit-learn is needed")
+    assert "pip install 'linattn_fast[sklearn]'" in said
 
 
 def test_importing_the_package_does_not_import_scikit_learn():

@@ -1,5 +1,7 @@
 """The reduced objective, its gradient and its normal matrix, against the dense definitions."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from conftest import EPS, needs_cpu
@@ -8,14 +10,14 @@ import linattn_fast as la
 from linattn_fast.arrays import compiled
 from linattn_fast.arrays.compiled import core
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.attention import attention, read, sensitivities
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import identifiability
-from linattn_fast.softmax.normal_matrix import normal_matrix, reference_query_sums
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
-from linattn_fast.softmax.quasi_newton import _Evaluations
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.values import solve_values
+from linattn_fast.softmax.descent.best_values import solve_values
+from linattn_fast.softmax.descent.normal_matrix import normal_matrix, reference_query_sums
+from linattn_fast.softmax.descent.objective import Objective
+from linattn_fast.softmax.descent.quasi_newton import _Evaluations
+from linattn_fast.softmax.evidence.identifiability import identifiability
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.attention import attention, read, sensitivities
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 engines = pytest.mark.parametrize(
     "compiled", [pytest.param(True, marks=needs_cpu), False], ids=["cpu", "numpy"]
@@ -217,12 +219,24 @@ def test_values_of_dependent_columns_have_the_least_norm(rng):
 
 
 def test_large_common_parts_of_tokens_lose_no_digits(rng):
-    """Softmax does not see them, and covariances are taken without them."""
-    X = uniform_tokens(rng, 30, 4, 3)
-    Theta, shift = rng.standard_normal((1, 3, 3)), np.array([1e4, -1e4, 1e4])
-    move = np.zeros((1, 3, 3))
-    W = rng.standard_normal((1, 3, 2))
-    P, far = attention(X, move), attention(X + shift, move)
+    """Covariances are taken without them."""
+    X, shift = uniform_tokens(rng, 30, 4, 3), np.array([1e4, -1e4, 1e4])
+    Theta, W = np.zeros((1, 3, 3)), rng.standard_normal((1, 3, 2))
+    P, far = attention(X, Theta), attention(X + shift, Theta)
     near = sensitivities(P, X, read(P, X), W)
     assert np.abs(sensitivities(far, X + shift, read(far, X + shift), W) - near).max() < 1e-9
-    assert np.isfinite(objective(X, X).at(Theta).loss)
+
+
+def test_logits_are_rounded_as_differences_of_keys_are(rng):
+    """Exact logits are 1e4 here, those of differences 10: softmax sees these alone."""
+    X = uniform_tokens(rng, 5, 4, 3) + np.array([1e4, -1e4, 1e4])
+    Theta = 1e-4 * rng.standard_normal((1, 3, 3))
+    exact, form = (np.vectorize(Fraction, otypes=[object])(each) for each in (X, Theta[0]))
+    for x, P in zip(exact, attention(X, Theta)[0], strict=True):
+        logits = x @ form @ (x - x[0]).T
+        # 2 d roundings of a sum of products of these sizes, and what exp makes of them
+        bound = 6 * EPS * float((abs(x) @ abs(form) @ abs(x - x[0]).T).max())
+        weights = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(float))
+        expected = weights / weights.sum(axis=1, keepdims=True)
+        assert np.abs(P - expected).max() < 2 * bound + 10 * EPS
+        assert 2 * bound < 1e-2 * EPS * float(abs(x @ form @ x.T).max())

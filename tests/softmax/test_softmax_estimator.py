@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import run_python
+from conftest import import_error_without
 
 import linattn_fast as la
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 pytest.importorskip("sklearn", reason="scikit-learn is an optional extra")
 
@@ -97,13 +97,9 @@ def test_errors_call_the_arguments_by_their_names(data):
 
 
 def test_the_rest_needs_no_scikit_learn():
-    outcome = run_python(
-        "import sys; sys.modules['sklearn'] = None\n"
-        "from linattn_fast.softmax import *\n"
-        "import linattn_fast as la\n"
-        "assert 'SoftmaxAttentionRegressor' in dir(la.softmax)\n"
-        "try: la.softmax.SoftmaxAttentionRegressor\n"
-        "except ImportError as error: print(error)\n"
+    names = "from linattn_fast.softmax import *; from linattn_fast import softmax"
+    listed = "assert 'SoftmaxAttentionRegressor' in dir(softmax)"
+    said = import_error_without(
+        "sklearn", "softmax.SoftmaxAttentionRegressor", before=f"{names}\n{listed}"
     )
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("SoftmaxAttentionRegressor: scikit-learn is needed")
+    assert said.startswith("SoftmaxAttentionRegressor: scikit-learn is needed")

@@ -1,15 +1,18 @@
 """Verdicts, and what they rest on: held-out error, nullity, named cases, standard errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import _some
-from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
-from linattn_fast.softmax.report import HeldOut
-from linattn_fast.softmax.search import head_distance
+from linattn_fast.features import files
+from linattn_fast.softmax.evidence.held_out import HeldOut
+from linattn_fast.softmax.evidence.identifiability import _some
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.search.many_starts import head_distance
 
 softmax = la.softmax
 M, D = 2, 5
@@ -227,7 +230,7 @@ def test_a_subset_of_many_examples_says_the_same(monkeypatch, rng):
     Y = truth(X) + 0.01 * rng.standard_normal((1000, 4, 2))
     settings = {"heads": 1, "start": truth, "starts": 1}
     every = softmax.fit(X, Y, **settings).report.identifiability
-    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
+    monkeypatch.setattr("linattn_fast.softmax.evidence.identifiability.LARGE_THETA", 10)
     some = softmax.fit(X, Y, **settings).report.identifiability
     assert not np.array_equal(some.theta_errors, every.theta_errors)
     assert some.theta_nullity == every.theta_nullity == 0
@@ -257,8 +260,9 @@ def test_large_matrices_are_factorised(monkeypatch, rng, truth):
     X = uniform_tokens(rng, 200, 4, D)
     Y = truth(X) + 0.01 * rng.standard_normal((200, 4, D))
     small = softmax.fit(X, Y, heads=M).report.identifiability
-    monkeypatch.setattr("linattn_fast.softmax.identifiability.UNKNOWNS", 10)
-    monkeypatch.setattr("linattn_fast.softmax.identifiability._EQUATIONS_PER_UNKNOWN", 1000)
+    module = "linattn_fast.softmax.evidence.identifiability"
+    monkeypatch.setattr(f"{module}.LARGE_THETA", 10)
+    monkeypatch.setattr(f"{module}._EQUATIONS_PER_UNKNOWN", 1000)
     large = softmax.fit(X, Y, heads=M).report.identifiability
     assert np.allclose(large.theta_errors, small.theta_errors, rtol=1e-6)
     assert np.allclose(large.value_errors, small.value_errors, rtol=1e-6)
@@ -278,6 +282,11 @@ def test_files_bring_everything_back(rng, truth, tmp_path):
     assert np.array_equal(again.Theta, fit.Theta)
     assert np.array_equal(again.predict(X), fit.predict(X))
     assert str(again.report) == str(fit.report)
+    assert repr(again.report) == repr(fit.report)
+    for name in ("theta_errors", "value_errors"):
+        errors = [getattr(each.report.identifiability, name) for each in (again, fit)]
+        assert np.isinf(errors[1]).any()
+        assert np.array_equal(*errors)
     assert again.report.starts == fit.report.starts
     assert again.report.cases == fit.report.cases
     assert again.seconds == fit.seconds
@@ -285,6 +294,24 @@ def test_files_bring_everything_back(rng, truth, tmp_path):
         la.load(path)
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(ValueError, match="^path: .* is not a whole linattn_fast.softmax file"):
+        softmax.load(path)
+
+
+def test_files_of_older_releases_are_read(rng, truth, tmp_path):
+    """They lack the bound on the held-out error, and whether targets had an axis of outputs."""
+    X, path = uniform_tokens(rng, 100, 4, D), tmp_path / "layer.npz"
+    fit = softmax.fit(X, truth(X), heads=M, starts=1)
+    fit.save(path)
+    names = ("Theta", "W", "Theta_errors", "W_errors")
+    meta, arrays = files.read(path, "softmax", 1, names, ("report", "seconds"))
+    del meta["scalar_targets"], meta["report"]["held_out"]["error_bound"]
+    files.write(path, "softmax", 1, meta, arrays)
+    old = softmax.load(path)
+    assert np.array_equal(old.predict(X), fit.predict(X))
+    assert old.report.held_out == replace(fit.report.held_out, error_bound=None)
+    del meta["report"]["held_out"]
+    files.write(path, "softmax", 1, meta, arrays)
+    with pytest.raises(ValueError, match="holds a softmax layer that is not whole .*held_out"):
         softmax.load(path)
 
 
@@ -325,6 +352,7 @@ def test_the_bound_on_the_held_out_error_covers_the_truth_as_often_as_it_says(n)
         assert found.error <= found.error_bound
         missed += found.error_bound < 0.1
     assert missed <= 1000 * 0.05 + 3 * np.sqrt(1000 * 0.05 * 0.95)
+    assert missed > 0  # a bound that is never missed says less than it could
     assert HeldOut.of(np.ones(1), np.ones(1), 0.5).error_bound == np.inf
 
 

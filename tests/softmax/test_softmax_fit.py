@@ -8,11 +8,12 @@ from conftest import needs_cpu
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.softmax.examples import Examples, Units
-from linattn_fast.softmax.linear_start import theta_of_linear
-from linattn_fast.softmax.planted import KINDS, planted_layer, uniform_tokens
-from linattn_fast.softmax.search import head_distance
-from linattn_fast.softmax.starts import NORMS, TokenSpace
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.examples.units import Units
+from linattn_fast.softmax.layer.planted import KINDS, planted_layer, uniform_tokens
+from linattn_fast.softmax.search.given_start import theta_of_linear
+from linattn_fast.softmax.search.many_starts import head_distance
+from linattn_fast.softmax.search.token_space import NORMS, TokenSpace
 
 softmax = la.softmax
 EXACT = 1e-9
@@ -103,7 +104,7 @@ def test_tokens_of_mixed_scales_with_a_large_mean_are_learned(rng):
     assert np.linalg.norm(fit.predict(X) - Y) < 1e-7 * np.linalg.norm(Y)
 
 
-def test_starts_have_the_norms_of_the_issue(rng):
+def test_random_starts_have_the_norms_asked_for(rng):
     space = TokenSpace.of(_examples(uniform_tokens(rng, 3000, 6, 3)))
     for norm in NORMS:
         Theta = space.random(rng, 2, norm)
@@ -140,13 +141,17 @@ def test_lbfgs_finds_what_levenberg_marquardt_finds(rng):
 
 
 def test_large_layers_are_left_to_lbfgs(monkeypatch, rng):
-    called = []
-    monkeypatch.setattr(
-        "linattn_fast.softmax.settings.quasi_newton", lambda *a, **k: called.append(a) or 1 / 0
-    )
-    with pytest.raises(ZeroDivisionError, match="division by zero"):
-        softmax.fit(rng.standard_normal((20, 2, 46)), rng.standard_normal((20, 2)), heads=1)
-    assert called
+    class Called(Exception):
+        pass
+
+    def lbfgs(objective, Theta, **_):
+        raise Called
+
+    monkeypatch.setattr("linattn_fast.softmax.search.settings.quasi_newton", lbfgs)
+    Y = rng.standard_normal((20, 2))
+    with pytest.raises(Called):  # which only the function above raises
+        softmax.fit(rng.standard_normal((20, 2, 45)), Y, heads=1, starts=1)  # 2,025 entries
+    softmax.fit(rng.standard_normal((20, 2, 4)), Y, heads=1, starts=1)
 
 
 @needs_cpu

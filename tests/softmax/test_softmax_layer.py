@@ -4,10 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import run_python
+from conftest import import_error_without
 
 import linattn_fast as la
-from linattn_fast.softmax.planted import KINDS, parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.layer.planted import KINDS, parity, planted_layer, uniform_tokens
 
 Layer = la.softmax.Layer
 
@@ -55,7 +55,7 @@ def test_float32_integers_and_strides_are_read_as_they_are(rng, layer):
 def test_inputs_that_come_in_parts_give_the_same(rng, monkeypatch, layer):
     X = uniform_tokens(rng, 50, 5, 4)
     whole = layer(X)
-    monkeypatch.setattr("linattn_fast.softmax.layer._NUMBERS_AT_ONCE", 100)
+    monkeypatch.setattr("linattn_fast.softmax.layer.layer._WEIGHTS_AT_ONCE", 100)
     assert np.abs(layer(X) - whole).max() < 1e-14
 
 
@@ -126,16 +126,10 @@ def test_the_torch_module_is_the_same_layer(rng, layer):
 
 
 def test_without_torch_the_error_says_so():
-    outcome = run_python(
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np, linattn_fast as la\n"
-        "layer = la.softmax.Layer(np.zeros((1, 2, 2)), np.zeros((1, 2, 2)))\n"
-        "try: layer.to_torch()\n"
-        "except ImportError as error: print(error)\n"
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("to_torch: PyTorch is needed")
-    assert "pip install 'linattn_fast[torch]'" in outcome.stdout
+    made = "import linattn_fast as la; layer = la.softmax.Layer([[[0.0]]], [[[0.0]]])"
+    said = import_error_without("torch", "layer.to_torch()", before=made)
+    assert said.startswith("to_torch: PyTorch is needed")
+    assert "pip install 'linattn_fast[torch]'" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)

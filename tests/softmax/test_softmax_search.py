@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.head_path import HeadPath, head_path
-from linattn_fast.softmax.levenberg import Descent, levenberg_marquardt
-from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.search import agree, search
-from linattn_fast.softmax.settings import SearchSettings
-from linattn_fast.softmax.starts import NORMS, SOLVED, TokenSpace, pruned
+from linattn_fast.softmax.descent.descent import Descent
+from linattn_fast.softmax.descent.levenberg_marquardt import levenberg_marquardt
+from linattn_fast.softmax.descent.objective import SOLVED, Objective
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.learning.head_path import HeadPath, head_path
+from linattn_fast.softmax.search.many_starts import agree, search
+from linattn_fast.softmax.search.pruning import pruned
+from linattn_fast.softmax.search.settings import SearchSettings
+from linattn_fast.softmax.search.token_space import NORMS, TokenSpace
+from linattn_fast.softmax.search.whitening import Whitening
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def scripted(monkeypatch, ends):
         begun.append(Theta)
         return end(0.9, Theta) if len(Theta) > 1 else next(ends)
 
-    monkeypatch.setattr("linattn_fast.softmax.search.pruned", lambda *_: next(ends))
+    monkeypatch.setattr("linattn_fast.softmax.search.many_starts.pruned", lambda *_: next(ends))
     return descend, begun
 
 
@@ -147,6 +150,26 @@ def test_a_search_ends_at_an_exact_fit(monkeypatch, planted):
     assert [each.kind for each in found.starts] == ["given"]
     assert begun[0] is given
     assert np.isnan(found.more_heads_error)
+
+
+def test_descents_run_on_tokens_of_unit_second_moment(rng):
+    """Mixed tokens that span two of three directions: the third is left as it is."""
+    X = rng.standard_normal((50, 4, 2)) @ (rng.standard_normal((2, 3)) * [1.0, 10.0, 0.1])
+    tokens = as_tokens(X)
+    examples = Examples.of(tokens, as_targets(rng.standard_normal((50, 4, 2)), tokens, "all"))
+    whitening = Whitening.of(examples)
+    inside = whitening.objective(examples, compiled=False)
+    x = inside.examples.queries()
+    # A projection of rank 2, up to eps times the condition number of the tokens' moment, 1e5 or so
+    moment = x.T @ x / len(x)
+    assert np.abs(moment @ moment - moment).max() < 1e-10
+    assert np.isclose(np.trace(moment), 2)
+    missing = np.linalg.svd(X.reshape(-1, 3))[2][2]
+    assert np.abs(whitening.R @ missing - missing).max() < 1e-10
+    Theta = rng.standard_normal((2, 3, 3))
+    outside = Objective(examples, compiled=False).at(whitening.out_of(Theta))
+    assert np.isclose(inside.at(Theta).loss, outside.loss, rtol=1e-9)
+    assert np.allclose(whitening.into(whitening.out_of(Theta)), Theta, atol=1e-8)
 
 
 def test_a_descent_that_hardly_helps_ends(rng):

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.softmax.cases import Case
-from linattn_fast.softmax.identifiability import Identifiability
-from linattn_fast.softmax.planted import parity, planted_layer, uniform_tokens
-from linattn_fast.softmax.report import HeldOut, judge
-from linattn_fast.softmax.search import Start
+from linattn_fast.softmax.evidence.held_out import HeldOut
+from linattn_fast.softmax.evidence.identifiability import Identifiability
+from linattn_fast.softmax.evidence.named_cases import Case
+from linattn_fast.softmax.evidence.verdict import judge
+from linattn_fast.softmax.layer.planted import parity, planted_layer, uniform_tokens
+from linattn_fast.softmax.search.many_starts import Start
 
 softmax = la.softmax
 

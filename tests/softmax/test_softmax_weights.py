@@ -6,13 +6,13 @@ from conftest import needs_cpu
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.softmax.examples import Examples
-from linattn_fast.softmax.identifiability import identifiability
-from linattn_fast.softmax.levenberg import levenberg_marquardt
-from linattn_fast.softmax.normal_matrix import normal_matrix
-from linattn_fast.softmax.planted import planted_layer, uniform_tokens
-from linattn_fast.softmax.reduced import Objective
-from linattn_fast.softmax.report import HeldOut
+from linattn_fast.softmax.descent.levenberg_marquardt import levenberg_marquardt
+from linattn_fast.softmax.descent.normal_matrix import normal_matrix
+from linattn_fast.softmax.descent.objective import Objective
+from linattn_fast.softmax.evidence.held_out import HeldOut
+from linattn_fast.softmax.evidence.identifiability import identifiability
+from linattn_fast.softmax.examples.groups import Examples
+from linattn_fast.softmax.layer.planted import planted_layer, uniform_tokens
 
 softmax = la.softmax
 engines = pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_weights_are_repetitions(rng, ragged, compiled):
 
 
 def test_standard_errors_know_that_repetitions_are_no_new_equations(rng):
-    """Weights of one size change nothing; true repetitions seem to halve the variance."""
+    """Weights of one size change nothing; true repetitions pass for twice the equations."""
     X, Y = rng.standard_normal((60, 4, 3)), rng.standard_normal((60, 4, 2))
     Theta = rng.standard_normal((1, 3, 3))
     plain = identifiability(objective(X, Y).at(Theta))
@@ -65,6 +65,11 @@ def test_standard_errors_know_that_repetitions_are_no_new_equations(rng):
     assert np.allclose(heavy.theta_errors, plain.theta_errors, rtol=1e-9)
     assert np.allclose(heavy.value_errors, plain.value_errors, rtol=1e-9)
     assert (heavy.equations, heavy.unknowns) == (plain.equations, plain.unknowns)
+    twice = identifiability(objective(np.tile(X, (2, 1, 1)), np.tile(Y, (2, 1, 1))).at(Theta))
+    n, p = plain.equations, plain.unknowns  # sigma^2 is over n - p; H and B'B double
+    shrunk = np.sqrt((n - p) / (2 * n - p))
+    assert np.allclose(twice.theta_errors, shrunk * plain.theta_errors, rtol=1e-9)
+    assert np.allclose(twice.value_errors, shrunk * plain.value_errors, rtol=1e-9)
 
 
 def test_sequences_of_weight_zero_take_no_part(rng):

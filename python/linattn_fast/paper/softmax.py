@@ -1,10 +1,10 @@
 """Softmax attention: how often a planted layer is learned, and parities, which are not.
 
-The layers of Chen & Li (arXiv 2402.04084) on uniform +-1 sequences, learned by
-:func:`linattn_fast.softmax.fit` from so many equations an unknown. A layer counts as learned where
-its error on new sequences is below 1e-6. Three panels change the heads, the dimension and the
-standard deviation of the logits; the fourth has targets that are the product of some coordinates of
-each token, which fall to a layer of few heads only while there are few of them.
+The layers are those of Chen & Li (arXiv 2402.04084) on uniform +-1 sequences, learned by
+:func:`linattn_fast.softmax.fit` from several numbers of equations for each unknown. A layer counts
+as learned where its error on new sequences is below 1e-6. Three panels vary the heads, the
+dimension and the standard deviation of the logits; in the fourth, targets are the product of some
+coordinates of each token, which a layer with few heads can learn only while these are few.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..softmax.fitting import fit
-from ..softmax.planted import parity, planted_layer, uniform_tokens
+from ..softmax.layer.planted import parity, planted_layer, uniform_tokens
+from ..softmax.learning.fit import fit
 from .figure import Figure, Finding, Settings, machine
 
 Row: TypeAlias = dict[str, Any]
-"""Of the table: one instance."""
+"""Row of the table: one instance."""
 
 _M, _D, _K, _LOGITS = 2, 6, 4, 4.0
+"""Heads, coordinates, tokens of a sequence and deviation of the logits, where they do not vary."""
 _HEADS, _DIMENSIONS, _SCALES = (
     (1, 2, 3, 4, 5),
     (4, 6, 8, 10),
     (0.25, 1.0, 4.0, 16.0, 64.0, 256.0),
 )
 _QUICK_HEADS, _QUICK_DIMENSIONS, _QUICK_SCALES = (1, 2), (4, 5), (1.0, 16.0)
+"""Numbers of heads, of coordinates, and standard deviations of the logits that the panels show."""
 _EQUATIONS = (1.5, 3.0, 10.0, 50.0)
-"""For each unknown."""
+"""Numbers of equations for each unknown."""
 _BITS, _QUICK_BITS, _PARITY_D, _PARITY_N = (1, 2, 3, 4), (1, 3), 10, 500
+"""Numbers of coordinates that a parity multiplies, of all coordinates, and of sequences."""
 _INSTANCES, _QUICK_INSTANCES, _PARITIES = 8, 2, 5
+"""Numbers of instances of each layer, and of each parity."""
 _STARTS = 4
-"""At most."""
+"""Number of starts at most."""
 _LEARNED, _TESTS = 1e-6, 300
-"""Error of a layer that counts as learned, and the new sequences it is measured on."""
+"""Relative error below which a layer counts as learned, and the number of new sequences for it."""
 
 
 def _planted(panel: str, m: int, d: int, logits: float, ratio: float, seed: Any) -> Row:
-    """Learn one planted layer."""
+    """Learn one planted layer from ``ratio`` equations for each unknown."""
     rng = np.random.default_rng(seed)
     N = math.ceil(ratio * 2 * m * d * d / (_K * d) / 0.8)  # a fifth is held out
     truth = planted_layer(rng, m, d, logits=logits)
@@ -65,7 +69,7 @@ def _planted(panel: str, m: int, d: int, logits: float, ratio: float, seed: Any)
 
 
 def _parity(bits: int, seed: Any) -> Row:
-    """Try to learn a parity."""
+    """Try to learn a parity of so many bits."""
     X = uniform_tokens(np.random.default_rng(seed), _PARITY_N, _K, _PARITY_D)
     start = time.perf_counter()
     report = fit(X, parity(X, tuple(range(bits))), heads=_M, starts=_STARTS).report
@@ -83,7 +87,7 @@ def _parity(bits: int, seed: Any) -> Row:
 
 
 def _work(settings: Settings) -> list[tuple[str, tuple[Any, ...]]]:
-    """Every instance: its panel, and what makes it."""
+    """Every instance: "planted" or "parity", and the arguments that make it."""
     quick = settings.quick
     heads = _QUICK_HEADS if quick else _HEADS
     dimensions = _QUICK_DIMENSIONS if quick else _DIMENSIONS
@@ -137,7 +141,7 @@ def _run(settings: Settings) -> Finding:
 
 
 def _rate(rows: list[Row]) -> float:
-    """Share of rows that were learned."""
+    """Share of rows whose layer was learned."""
     return sum(bool(r["error"] < _LEARNED) for r in rows) / max(1, len(rows))
 
 

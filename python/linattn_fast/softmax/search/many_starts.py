@@ -1,8 +1,8 @@
-"""Many starts, the best of which is kept: chosen by training loss alone.
+"""Descents from many starts, the best of which is kept, chosen by training loss alone.
 
-Starts have Theta of the norms in ``starts.NORMS`` in turn; every other one has a head more than
-asked for, which is pruned. The search ends when the fit is exact, or when enough starts agree on
-the best layer up to the order of its heads.
+Starts have Theta of the norms in ``token_space.NORMS`` in turn; every other one has one head too
+many, which is pruned. The search ends when the fit is exact, or when enough starts agree on the
+best layer up to the order of its heads.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ..arrays.types import Floats
-from .levenberg import Descent
-from .reduced import Objective, Point
+from ...arrays.types import Floats
+from ..descent.descent import Descent, Method
+from ..descent.objective import SOLVED, Objective, Point
+from .pruning import pruned
 from .settings import SearchSettings
-from .starts import NORMS, SOLVED, Descend, TokenSpace, pruned
+from .token_space import NORMS, TokenSpace
 
 _SAME_LOSS = 1e-3
+"""Relative difference of losses up to which two descents agree."""
 _SAME_HEADS = 1e-2
+"""Relative difference of each head's Theta below which two descents agree."""
 
 
 @dataclass(frozen=True)
@@ -28,26 +31,28 @@ class Start:
     """One start and where it led."""
 
     kind: str
-    """"random", "pruned" (from one head more) or "given"."""
+    """Kind of start: "random", "pruned" (from one head more) or "given"."""
     norm: float
-    """Of each Theta at the start; nan for a given start."""
+    """Norm of each Theta at the start; nan for a given start."""
     error: float
     """Relative training error at the end."""
     iterations: int
-    """Of the last descent."""
+    """Number of iterations of the last descent."""
     agrees: bool
     """Whether it found the layer that was chosen, up to the order of the heads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
-    """The best of all starts."""
+    """The best that all starts have found."""
 
     point: Point
+    """Where the best descent ended."""
     starts: tuple[Start, ...]
+    """Every start, in order."""
     more_heads_error: float
-    """Least relative training error with a head more, before it was pruned; nan where no start had
-    one."""
+    """Least relative training error with one head more, before it was pruned; nan where no start
+    had one."""
 
     @property
     def solved(self) -> bool:
@@ -58,7 +63,7 @@ class Found:
 def search(
     objective: Objective,
     heads: int,
-    descend: Descend,
+    descend: Method,
     settings: SearchSettings,
     *,
     given: Floats | None = None,
@@ -69,7 +74,7 @@ def search(
     Parameters
     ----------
     settings
-        Starts at most, how many must agree to stop before, and their seed.
+        Number of starts at most, how many must agree for an earlier end, and their seed.
     given
         A Theta (heads, d, d) to start from first.
     watch
@@ -120,7 +125,7 @@ def agree(a: Point, b: Point, space: TokenSpace) -> bool:
 
 
 def head_distance(a: Floats, b: Floats) -> float:
-    """Largest relative difference of Thetas (m, d, d) that go together, in the best order."""
+    """Largest relative difference of Thetas (m, d, d) whose heads are paired in the best order."""
     sizes = np.maximum(np.linalg.norm(b, axis=(1, 2)), 1e-300)
     apart = np.linalg.norm(a[:, None] - b[None], axis=(2, 3)) / sizes
     rows, columns = linear_sum_assignment(apart)

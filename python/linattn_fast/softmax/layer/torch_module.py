@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arrays.types import Floats
+from ...arrays.types import Floats
 
 try:
     import torch
@@ -21,9 +21,9 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]  # torch is not followe
     Parameters
     ----------
     Theta, W
-        (m, d, d) and (m, d, d_out): copied into the parameters of these names.
+        Attention (m, d, d) and values (m, d, d_out), copied into the parameters of these names.
     dtype
-        Of the parameters; float64 by default.
+        Type of the parameters; float64 by default.
     """
 
     def __init__(self, Theta: Floats, W: Floats, dtype: Any = None) -> None:

@@ -1,9 +1,8 @@
-"""The values W for given attention: linear least squares, min ||B W - Y||, of least norm.
+"""A positive semidefinite matrix, taken apart so that it can be divided by.
 
-B (M, p) has columns of any size, and may have dependent ones (heads with equal Theta read alike).
-With D the columns' inverse norms, Cholesky of D B'B D gives W where that is well conditioned; a
-second pass over the residuals brings back the digits that forming B'B lost. Otherwise an
-eigendecomposition leaves out the directions that cannot be told from zero.
+With D the inverse square roots of its diagonal, Cholesky of D G D gives the inverse of G where that
+is well conditioned. Otherwise an eigendecomposition leaves out the directions that cannot be told
+from zero.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..linalg.factors import EPS
+from ...arrays.types import Floats
+from ...linalg.factors import EPS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HalfInverse:
     """A symmetric positive semidefinite matrix, taken apart so that it can be divided by."""
 
     half: Floats
-    """F (p, rank): F F' is a generalised inverse, the inverse where there is one."""
+    """F (p, rank), for which F F' is a generalised inverse: the inverse where there is one."""
     null: Floats
-    """(p, p - rank): an orthonormal basis of the null space."""
+    """Orthonormal basis of the null space, (p, p - rank)."""
     condition: float
-    """With a unit diagonal; infinite where the matrix is singular to rounding."""
+    """Condition number with a unit diagonal; infinite where the matrix is singular to rounding."""
     triangular: bool = False
     """Whether F is zero below its diagonal."""
 
     @property
     def rank(self) -> int:
-        """Directions that can be told from zero."""
+        """Number of directions that can be told from zero."""
         return int(self.half.shape[1])
 
     def solve(self, right: Floats) -> Floats:
@@ -40,7 +39,7 @@ class HalfInverse:
 
 
 def zero_eigenvalue(p: int) -> float:
-    """Relative eigenvalues of p x p Gram matrices that cannot be told from zero."""
+    """Eigenvalue of a p x p Gram matrix, relative to the largest, that cannot be told from zero."""
     return 100 * p * EPS
 
 
@@ -61,35 +60,12 @@ def half_inverse(gram: Floats) -> HalfInverse:
     eigenvalues, vectors = np.linalg.eigh(unit)
     kept = eigenvalues > max(zero_eigenvalue(p) * eigenvalues[-1], 0.0)
     half = scale[:, None] * (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
-    # unit v = 0 means that gram is zero on scale v; a column of zeros is a direction by itself
+    # unit v = 0 means that gram is zero on scale v; a column of zeros is a null direction by itself
     directions = np.where(scale > 0, scale, 1.0)[:, None] * vectors[:, ~kept]
     null = np.linalg.qr(directions)[0] if directions.size else directions
     return HalfInverse(half, null, np.inf if directions.size else float(1 / eigenvalues[0]))
 
 
 def _norm(matrix: Floats) -> float:
-    """Largest column sum of magnitudes."""
+    """The 1-norm: the largest column sum of magnitudes."""
     return float(np.abs(matrix).sum(axis=0).max())
-
-
-@dataclass(frozen=True)
-class Values:
-    """The best W for given B."""
-
-    W: Floats
-    """(p, d_out)."""
-    residual: Floats
-    """Y - B W, (M, d_out)."""
-    gram: HalfInverse
-    """B'B."""
-
-
-def solve_values(B: Floats, Y: Floats) -> Values:
-    """Find the least squares solution of least norm."""
-    gram = half_inverse(B.T @ B)
-    W = gram.solve(B.T @ Y)
-    residual = Y - B @ W
-    W += gram.solve(B.T @ residual)
-    if gram.null.size:
-        W -= gram.null @ (gram.null.T @ W)
-    return Values(W, Y - B @ W, gram)

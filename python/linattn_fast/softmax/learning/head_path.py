@@ -1,4 +1,4 @@
-"""What each head is worth: training and held-out error against the number of heads."""
+"""The path over the number of heads: training and held-out error with 1, 2, .. of them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..data.tokens import as_weights
-from ..system.arguments import as_size
-from ..system.machine import same_bits
-from ..system.packages import axes_for
-from ..system.progress import Bar
-from .examples import Examples
-from .fitting import checked, layer_of
-from .layer import Layer
-from .reduced import Objective, Point
-from .search import search
-from .settings import SearchSettings, Solver
-from .split import held_out_error, split_examples
-from .starts import NORMS, SOLVED, Coordinates, TokenSpace
+from ...arrays.types import Floats
+from ...data.tokens import as_weights
+from ...system.arguments import as_size
+from ...system.machine import same_bits
+from ...system.packages import axes_for
+from ...system.progress import Bar
+from ..descent.objective import SOLVED, Objective, Point
+from ..evidence.held_out import held_out_error
+from ..examples.given import tokens_and_targets
+from ..examples.groups import Examples
+from ..examples.split import split_examples
+from ..layer.layer import Layer
+from ..search.many_starts import search
+from ..search.settings import SearchSettings, Solver
+from ..search.token_space import NORMS, TokenSpace
+from ..search.whitening import Whitening
+from .result import layer_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _AS_GOOD = 1.05
-"""Held-out errors within five percent of the least are as good."""
+"""Ratio of a held-out error to the least one, up to which it is as good."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +39,13 @@ class HeadPath:
     """The best layers found with 1, 2, .. heads. Made by :func:`head_path`."""
 
     n_heads: tuple[int, ...]
-    """1, 2, .. max_heads."""
+    """Numbers of heads: 1, 2, .. max_heads."""
     training_errors: Floats
-    """||F(X) - Y|| / ||Y|| on the training sequences; never increasing."""
+    """Relative errors ||F(X) - Y|| / ||Y|| on the training sequences; never increasing."""
     held_out_errors: Floats
-    """The same on sequences that no layer was fitted to; ``suggested`` is chosen by them."""
+    """Relative errors on sequences that were held out, by which ``suggested`` is chosen."""
     layers: list[Layer] = field(repr=False)
-    """One for each number of heads; fewer than that where more would add nothing."""
+    """A layer for each number of heads, with fewer heads where more would add nothing."""
 
     @property
     def suggested(self) -> int:
@@ -56,13 +59,12 @@ class HeadPath:
         Parameters
         ----------
         path_or_ax
-            A file to write, axes to draw in, or None for a new figure. Needs matplotlib:
-            ``pip install linattn-fast[plot]``.
+            As for :meth:`linattn_fast.HeadPath.plot`, which draws the same for linear attention.
 
         Returns
         -------
         matplotlib.axes.Axes
-            What was drawn in.
+            The axes with both curves.
         """
         floor = float(np.finfo(np.float64).eps)  # a logarithmic scale has no zero
         with axes_for(path_or_ax) as ax:
@@ -123,14 +125,14 @@ def head_path(
     max_heads = as_size(max_heads, "max_heads")
     settings = SearchSettings.of(starts, agreeing, held_out, solver, seed, backend)
     bar = Bar(max_heads, "heads", progress, unit="heads")
-    tokens, targets = checked(X, Y, offsets)
+    tokens, targets = tokens_and_targets(X, Y, offsets)
     weights = as_weights(sample_weight, len(tokens))
     split = split_examples(tokens, targets, weights, settings.held_out, settings.seed)
-    coordinates = Coordinates.of(split.training)
-    objective = coordinates.objective(split.training, compiled=settings.compiled)
+    whitening = Whitening.of(split.training)
+    objective = whitening.objective(split.training, compiled=settings.compiled)
     there = Objective(split.training, compiled=settings.compiled)
-    points: list[Point] = []  # where the examples are
-    Theta: Floats | None = None  # the heads of the last one, in the coordinates of the search
+    points: list[Point] = []  # in the coordinates of the data
+    Theta: Floats | None = None  # heads of the last point, in the coordinates of the search
     with bar as watch:
         for m in range(1, max_heads + 1):
             given = (
@@ -140,7 +142,7 @@ def head_path(
             )
             descend = settings.descent(m * tokens.d**2)
             found = search(objective, m, descend, settings, given=given).point.Theta
-            point = there.at(coordinates.out_of(found))
+            point = there.at(whitening.out_of(found))
             if points and point.loss > points[-1].loss:
                 points.append(points[-1])  # a head that does nothing is always allowed
             else:
@@ -152,11 +154,11 @@ def head_path(
         tuple(range(1, max_heads + 1)),
         np.array([point.error for point in points]),
         np.array([held_out_error(split.held_out, p.Theta, p.W, 1.0).error for p in points]),
-        [layer_of(point, split) for point in points],
+        [layer_at(point, split) for point in points],
     )
 
 
 def _with_one_more(Theta: Floats, examples: Examples, seed: list[int]) -> Floats:
-    """Heads and a random one beside them."""
+    """Theta with one more head, a random one."""
     rng = np.random.default_rng(seed)
     return np.concatenate([Theta, TokenSpace.of(examples).random(rng, 1, NORMS[0])])

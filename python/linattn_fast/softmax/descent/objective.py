@@ -16,15 +16,21 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.compiled import MISSING
-from ..arrays.types import Floats
-from .attention import attention, pulled_back, read
-from .examples import Examples
-from .values import Values, solve_values
+from ...arrays.compiled import MISSING
+from ...arrays.types import Floats
+from ..examples.groups import Examples
+from ..layer.attention import attention, pulled_back, read
+from .best_values import Values, solve_values
+
+SOLVED = 1e-8
+"""Relative training error of a fit that is exact but for rounding, which grows with the logits."""
 
 
 class Objective:
-    """f on given examples; ``compiled`` forms normal matrices in the compiled core."""
+    """The function f on given examples.
+
+    ``compiled`` says whether normal matrices are formed in the compiled core, where there is one.
+    """
 
     def __init__(self, examples: Examples, *, compiled: bool = True) -> None:
         self.examples = examples
@@ -34,7 +40,7 @@ class Objective:
         self.energy = float(np.sum(self.targets**2)) or 1.0
 
     def at(self, Theta: Floats) -> Point:
-        """Evaluate at Theta (m, d, d)."""
+        """Evaluate f at Theta (m, d, d)."""
         with np.errstate(over="ignore", invalid="ignore"):  # a step too far is seen in the loss
             P = tuple(attention(group.x, Theta) for group in self.examples.groups)
             parts = [read(p, group.x) for p, group in zip(P, self.examples.groups, strict=True)]
@@ -44,7 +50,7 @@ class Objective:
         return Point(self, Theta, P, B, solve_values(self.weighted(B), self.targets))
 
     def weighted(self, rows: Floats, part: slice = slice(None)) -> Floats:
-        """Rows (queries, ..), all or a part of them, times the roots of their weights."""
+        """Rows (queries, ..), or a part of them, times the square roots of their weights."""
         if self.roots is None:
             return rows
         return rows * self.roots[part].reshape(-1, *[1] * (rows.ndim - 1))
@@ -57,38 +63,38 @@ class Point:
     objective: Objective
     Theta: Floats
     P: tuple[Floats, ...]
-    """Attention of each group, (m, n, k, k)."""
+    """Attention weights of each group, (m, n, k, k)."""
     B: Floats
-    """(queries, m d), without weights."""
+    """What the heads read, (queries, m d), without weights."""
     values: Values | None
-    """Of weighted rows; None where the logits overflow."""
+    """The best values for weighted rows; None where the logits overflow."""
 
     @property
     def known(self) -> Values:
-        """The values, at a point where there are any."""
+        """The best values at a point where the logits do not overflow."""
         assert self.values is not None
         return self.values
 
     @cached_property
     def loss(self) -> float:
-        """f: 0 is an exact fit, 1 is what predicting zero has."""
+        """Value of f: 0 for an exact fit, 1 for predicting zero."""
         if self.values is None:
             return np.inf
         return float(np.sum(self.values.residual**2)) / self.objective.energy
 
     @property
     def error(self) -> float:
-        """sqrt(f): relative training error."""
+        """Relative training error, sqrt(f)."""
         return float(np.sqrt(self.loss))
 
     @property
     def W(self) -> Floats:
-        """(m, d, d_out)."""
+        """Values of the heads, (m, d, d_out)."""
         m, d = self.Theta.shape[:2]
         return self.known.W.reshape(m, d, -1)
 
     def gradient(self) -> Floats:
-        """df/dTheta, (m, d, d)."""
+        """Derivative of f by Theta, (m, d, d)."""
         total = np.zeros_like(self.Theta)
         first = 0
         for P, group in zip(self.P, self.objective.examples.groups, strict=True):

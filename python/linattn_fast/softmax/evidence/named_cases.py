@@ -12,20 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Floats
-from .examples import Examples
+from ...arrays.types import Floats
+from ..descent.objective import Point
+from ..examples.groups import Examples
+from ..search.token_space import TokenSpace
 from .identifiability import Identifiability
-from .reduced import Point
-from .starts import TokenSpace
 
 _SAME = 1e-8
-"""Differences of tokens, relative to them, that are rounding errors."""
+"""Difference of tokens, relative to their size, up to which it is a rounding error."""
 _ALIKE = 1e-6
-"""Difference of what two heads read, relative to that, below which they attend alike."""
+"""Difference of what two heads read, relative to its size, up to which they attend alike."""
 _NO_VARIANCE = 1e-10
-"""Variance of what a query reads, relative to the tokens', below which it says nothing of Theta."""
+"""Variance of the tokens that a query reads, relative to that of all, up to which it says nothing
+about Theta."""
 _FEW_MIXED = 0.01
-"""Share of the queries that read a mixture below which a head is saturated."""
+"""Share of queries that read a mixture of tokens, below which a head is saturated."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,17 @@ class Case:
     """A known reason why the data does not determine the layer."""
 
     name: str
-    """"k = 1", "constant coordinate", "one-hot tokens", "dependent coordinates", "equal Thetas",
-    "saturated heads" or "too few equations"."""
+    """Name of the case: "k = 1", "constant coordinate", "one-hot tokens", "dependent coordinates",
+    "equal Thetas", "saturated heads" or "too few equations"."""
     explanation: str
-    """In a sentence."""
+    """The reason, in a sentence."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.explanation}"
 
 
 def named_cases(point: Point, known: Identifiability, *, fewer_fits: bool) -> tuple[Case, ...]:
-    """Every known case that applies at a solution; ``fewer_fits``: one head fewer does as well."""
+    """All known cases that apply at a solution; ``fewer_fits``: one head fewer does as well."""
     examples = point.objective.examples
     found = _token_cases(examples)
     if examples.longest > 1:
@@ -58,7 +59,7 @@ def named_cases(point: Point, known: Identifiability, *, fewer_fits: bool) -> tu
 
 
 def _token_cases(examples: Examples) -> list[Case]:
-    """What the tokens alone say."""
+    """Cases that the tokens alone show."""
     d, queries = examples.d, examples.queries()
     if examples.longest == 1:
         return [Case("k = 1", "softmax of a single logit is 1, so Theta has no effect")]
@@ -93,14 +94,14 @@ def _token_cases(examples: Examples) -> list[Case]:
 def _is_one_hot(queries: Floats, sizes: Floats) -> bool:
     """Whether tokens have one coordinate other than zero, always of that coordinate's size.
 
-    Tokens have unit size coordinate by coordinate here, so that size is not the same for all.
+    Tokens have unit size coordinate by coordinate here, so sizes differ between coordinates.
     """
     hot = queries != 0
     return bool((hot.sum(axis=1) == 1).all() and (np.where(hot, queries, sizes) == sizes).all())
 
 
 def _equal_heads(point: Point, *, fewer_fits: bool) -> list[Case]:
-    """Heads that attend alike, or could."""
+    """The case of heads that attend alike, or could; nothing where there are none."""
     m, d = point.Theta.shape[:2]
     reads = point.B.reshape(-1, m, d)
     size = float(np.linalg.norm(reads)) / np.sqrt(m)
@@ -124,7 +125,7 @@ def _equal_heads(point: Point, *, fewer_fits: bool) -> list[Case]:
 
 
 def _saturated_heads(point: Point, free: npt.NDArray[np.bool_]) -> list[Case]:
-    """Heads that attend to single tokens; ``free`` (m, d, d): entries that H does not determine."""
+    """The case of heads that attend to single tokens; H leaves entries ``free`` (m, d, d) open."""
     saturated = [
         i for i in range(len(point.Theta)) if _is_saturated(point, i, undetermined=free[i].any())
     ]
@@ -141,17 +142,18 @@ def _saturated_heads(point: Point, free: npt.NDArray[np.bool_]) -> list[Case]:
 def _is_saturated(point: Point, head: int, *, undetermined: bool) -> bool:
     """Whether so few queries read a mixture that they do not determine the head's Theta.
 
-    That is so where they are almost none, and where they are not the half of all and H is zero in
-    some direction of the head (``undetermined``).
+    That is so where there are almost none of them, and where they are fewer than half and H is zero
+    in some direction of the head (``undetermined``).
     """
     mixed, possible = _mixed_queries(point, head)
     return mixed < _FEW_MIXED * possible or (undetermined and mixed < possible / 2)
 
 
 def _mixed_queries(point: Point, head: int) -> tuple[int, int]:
-    """Queries that read a mixture of tokens, and those that could.
+    """Number of queries that read a mixture of tokens, and of those that could.
 
-    Query b reads tokens of variance tr Cov_b; where that is zero, so is its derivative by Theta.
+    The tokens that query b reads have variance tr Cov_b; where that is zero, so is the derivative
+    by Theta.
     """
     mixed, possible = 0, 0
     for P, group in zip(point.P, point.objective.examples.groups, strict=True):
@@ -160,6 +162,6 @@ def _mixed_queries(point: Point, head: int) -> tuple[int, int]:
         read = np.matmul(P[head], keys)
         variance = np.matmul(P[head], squares[:, :, None])[..., 0] - np.sum(read**2, axis=2)
         mixed += int((variance > _NO_VARIANCE * squares.mean()).sum())
-        differing = squares.max(axis=1) > 0  # tokens that are all equal are no sign of saturation
+        differing = squares.max(axis=1) > 0  # all tokens equal is no sign of saturation
         possible += int(differing.sum()) * group.x.shape[1]
     return mixed, possible

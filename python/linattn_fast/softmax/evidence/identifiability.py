@@ -1,7 +1,8 @@
 """Does the data determine the layer near the solution? Nullity, conditioning, standard errors.
 
-To first order, data near the solution determines every direction of Theta on which H is positive,
-and then W where B'B is. With sigma^2 the mean squared residual per degree of freedom,
+To first order, the data determines every direction of Theta near the solution on which H is
+positive, and then every direction of W on which B'B is. With sigma^2 the mean squared residual per
+degree of freedom,
 
     cov Theta = sigma^2 H^-1
     cov W     = sigma^2 ((B'B)^-1 (x) I + T H^-1 T'),      T = (B'B)^-1 C
@@ -17,19 +18,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import eigh
 
-from ..arrays.types import Floats
-from ..linalg.host_algebra import cholesky, reciprocal_condition, solve_lower
-from .examples import Examples, Units
-from .normal_matrix import NormalMatrix, normal_matrix
-from .quasi_newton import UNKNOWNS
-from .reduced import Objective, Point
-from .values import HalfInverse, zero_eigenvalue
+from ...arrays.types import Floats
+from ...linalg.host_algebra import cholesky, reciprocal_condition, solve_lower
+from ..descent.half_inverse import HalfInverse, zero_eigenvalue
+from ..descent.normal_matrix import NormalMatrix, normal_matrix
+from ..descent.objective import Objective, Point
+from ..descent.quasi_newton import LARGE_THETA
+from ..examples.groups import Examples
+from ..examples.units import Units
 
 _EQUATIONS_PER_UNKNOWN = 8
-_ROUNDING = 1e-11
-"""Derivatives below this share of the largest are those of a head whose W is zero."""
-_COLUMNS = 1024
-"""Of H^-1/2 that are multiplied with at a time."""
+"""Equations an unknown that take part in H where the layer is large."""
+_NO_DERIVATIVE = 1e-11
+"""Share of the largest derivative below which one belongs to a head whose W is zero."""
+_COLUMNS_AT_ONCE = 1024
+"""Number of columns of H^-1/2 that are multiplied at a time."""
 _NULL_SHARE = 1e-6
 """Share of a null direction in an unknown's axis above which it has no standard error."""
 _UNCERTAIN = 0.5
@@ -41,17 +44,17 @@ class Identifiability:
     """What the data says about the layer near the solution."""
 
     theta_nullity: int
-    """Directions of Theta that H is zero on, to rounding."""
+    """Number of directions of Theta on which H is zero, to rounding."""
     theta_condition: float
-    """Largest over smallest eigenvalue of H; infinite where it is singular."""
+    """Condition number of H: its largest over its smallest eigenvalue, infinite where singular."""
     value_nullity: int
-    """Directions of each output's W that B'B is zero on."""
+    """Number of directions of each output's W on which B'B is zero."""
     value_condition: float
-    """Condition of B'B with columns of unit norm."""
+    """Condition number of B'B with columns of unit norm."""
     unknowns: int
-    """Entries of Theta and W."""
+    """Number of entries of Theta and W."""
     equations: int
-    """Training queries times outputs."""
+    """Number of training queries times outputs."""
     theta_errors: Floats
     """Standard errors of Theta, (m, d, d); infinite where it is not determined, and everywhere
     without more equations than unknowns."""
@@ -59,7 +62,7 @@ class Identifiability:
     """Standard errors of W, (m, d, d_out)."""
 
     def in_units(self, units: Units) -> Identifiability:
-        """The same with standard errors for tokens and targets as they were given."""
+        """The same evidence, with standard errors for tokens and targets as they were given."""
         return replace(
             self,
             theta_errors=units.theta_out(self.theta_errors),
@@ -69,8 +72,8 @@ class Identifiability:
     def uncertain_heads(self, Theta: Floats, W: Floats) -> tuple[int, ...]:
         """Heads whose standard errors together are above half of Theta_i or W_i, but finite.
 
-        Theta_i is for tokens of unit size, and counts as 1 where it is less: logits of a tenth
-        that are known to a tenth are no uncertain head, it attends to all tokens alike.
+        Theta_i is for tokens of unit size, and counts as 1 where it is less: a head with logits of
+        a tenth that are known to a tenth is not uncertain, since it attends to all tokens alike.
 
         Parameters
         ----------
@@ -80,7 +83,7 @@ class Identifiability:
         Returns
         -------
         tuple of int
-            Their numbers.
+            Numbers of the uncertain heads.
         """
         theta = _head_norms(self.theta_errors) / np.maximum(_head_norms(Theta), 1.0)
         sizes = np.maximum(_head_norms(W), np.finfo(np.float64).tiny)
@@ -95,7 +98,7 @@ def _head_norms(heads: Floats) -> Floats:
 
 
 def evidence_bytes(m: int, d: int, d_out: int) -> int:
-    """Memory that :func:`identifiability` takes at most: H and what is made of it, C likewise."""
+    """Bytes that :func:`identifiability` needs at most: for H, C and what is made of them."""
     n = m * d * d
     return 8 * n * (7 * n + 4 * m * d * d_out)
 
@@ -103,14 +106,14 @@ def evidence_bytes(m: int, d: int, d_out: int) -> int:
 def identifiability(point: Point) -> Identifiability:
     """Look at H and B'B at a solution.
 
-    Of a large layer only eight equations an unknown take part in H, which would take longer than
-    the fit; that is enough for its rank. Standard errors are scaled to all of them.
+    For a large layer only eight equations an unknown take part in H, because all of them would
+    take longer than the fit; that is enough for its rank. Standard errors are scaled to all.
     """
     examples = point.objective.examples
     m, d, d_out = *point.Theta.shape[:2], examples.d_out
     unknowns, equations = m * d * (d + d_out), examples.n_queries * d_out
     wanted = -(-_EQUATIONS_PER_UNKNOWN * unknowns // d_out)
-    large = m * d * d > UNKNOWNS and examples.n_queries > wanted
+    large = m * d * d > LARGE_THETA and examples.n_queries > wanted
     seen = point
     if large:
         some = Objective(_some(examples, wanted), compiled=point.objective.compiled)
@@ -118,7 +121,7 @@ def identifiability(point: Point) -> Identifiability:
     normal = normal_matrix(seen)
     inverse = _inverse(normal)
     gram = point.known.gram
-    # Without spare equations residuals say nothing of the noise
+    # Without spare equations the residuals say nothing about the noise
     freedom = equations - inverse.rank - gram.rank * d_out
     variance = float(np.sum(point.known.residual**2)) / freedom if freedom > 0 else np.inf
     share = seen.objective.examples.n_queries / examples.n_queries
@@ -136,7 +139,7 @@ def identifiability(point: Point) -> Identifiability:
 
 
 def _some(examples: Examples, queries: int) -> Examples:
-    """The same share of every group, evenly spread over it, of about so many queries in all."""
+    """About so many queries in all: the same share of every group, evenly spread over it."""
     share = queries / examples.n_queries
     groups = []
     for group in examples.groups:
@@ -146,15 +149,15 @@ def _some(examples: Examples, queries: int) -> Examples:
 
 
 def _inverse(normal: NormalMatrix) -> HalfInverse:
-    """H taken apart, in units in which J'J has a unit diagonal: by Cholesky where it is large."""
+    """H taken apart in units in which J'J has a unit diagonal; by Cholesky where it is large."""
     sizes = np.sqrt(np.maximum(normal.diagonal, 0))
     # A head whose W is zero to rounding has derivatives that are rounding errors, not small numbers
-    known = sizes > _ROUNDING * sizes.max(initial=0.0)
+    known = sizes > _NO_DERIVATIVE * sizes.max(initial=0.0)
     scale = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=known)
     unit = normal.H * scale[:, None]
     unit *= scale
     n = len(unit)
-    if n > UNKNOWNS:
+    if n > LARGE_THETA:
         norm = float(np.abs(unit).sum(axis=0).max())
         factor, failed = cholesky(unit.copy())
         reciprocal = 0.0 if failed else reciprocal_condition(factor, norm)
@@ -169,13 +172,14 @@ def _inverse(normal: NormalMatrix) -> HalfInverse:
 
 
 def _theta_errors(inverse: HalfInverse, variance: float) -> Floats:
+    """Standard errors of Theta (m d d,), infinite for entries with a share in a null direction."""
     errors = _root_of(variance, np.sum(inverse.half**2, axis=1))
     errors[np.sum(inverse.null**2, axis=1) > _NULL_SHARE] = np.inf
     return errors
 
 
 def _root_of(variance: float, factors: Floats) -> Floats:
-    """sqrt(variance factors); infinite, also where a factor is zero, if the variance is."""
+    """Roots of variance times factors, all infinite if the variance is."""
     if variance == np.inf:
         return np.full(factors.shape, np.inf)
     return np.asarray(np.sqrt(variance * factors))
@@ -184,7 +188,7 @@ def _root_of(variance: float, factors: Floats) -> Floats:
 def _value_errors(
     seen: Point, gram: HalfInverse, cross: Floats, inverse: HalfInverse, variance: float
 ) -> Floats:
-    """Of W itself, and through the errors of Theta: T H^-1 T' with T = (B'B)^-1 C."""
+    """Standard errors of W: its own, and those through Theta, T H^-1 T' with T = (B'B)^-1 C."""
     m, d, d_out = seen.W.shape
     T = seen.known.gram.solve(cross.reshape(m * d, -1)).reshape(m * d * d_out, -1)
     through = _row_squares(T, inverse).reshape(m * d, d_out)
@@ -194,10 +198,10 @@ def _value_errors(
 
 
 def _row_squares(T: Floats, inverse: HalfInverse) -> Floats:
-    """Diagonal of T F F' T', (rows of T,), some columns of F at a time."""
+    """Diagonal of T F F' T', one number a row of T, computed some columns of F at a time."""
     total = np.zeros(len(T))
-    for first in range(0, inverse.rank, _COLUMNS):
-        last = min(first + _COLUMNS, inverse.rank)
-        rows = last if inverse.triangular else len(inverse.half)  # the others are zero
+    for first in range(0, inverse.rank, _COLUMNS_AT_ONCE):
+        last = min(first + _COLUMNS_AT_ONCE, inverse.rank)
+        rows = last if inverse.triangular else len(inverse.half)  # the rows below are zero
         total += np.sum((T[:, :rows] @ inverse.half[:rows, first:last]) ** 2, axis=1)
     return total

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from ..arrays.types import Array
-from ..data.tokens import Tokens
-from ..system.arguments import calling
-from ..system.machine import same_bits
-from .fitting import fit
+from dataclasses import dataclass
+
+from ...arrays.types import Array
+from ...data.tokens import Tokens
+from ...system.arguments import calling
+from ...system.machine import same_bits
+from ..search.settings import Solver
+from .fit import fit
 from .result import Fit
-from .settings import Solver
 
 try:
-    from ..sklearn.sequence_regressor import SequenceRegressor, sequences
+    from ...sklearn.sequence_regressor import SequenceRegressor, sequences
 except ImportError as error:
     raise ImportError(f"SoftmaxAttentionRegressor: {error}") from error
 
 
+@dataclass(eq=False, repr=False, kw_only=True)  # scikit-learn has its own
 class SoftmaxAttentionRegressor(SequenceRegressor):
     """Softmax attention, y = sum_i softmax(X Theta_i X') X W_i, for scikit-learn's tools.
 
@@ -29,13 +32,13 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
     Attributes
     ----------
     theta_ : array (m, d, d)
-        Attention.
+        Attention of each head.
     values_ : array (m, d, d_out)
-        W.
+        Values W of each head.
     report_ : Report
         What was shown about the layer.
     fit_ : Fit
-        All of it.
+        The whole result.
     n_features_in_ : int
         Coordinates of a token, d.
 
@@ -55,28 +58,15 @@ class SoftmaxAttentionRegressor(SequenceRegressor):
     1.0
     """
 
-    def __init__(
-        self,
-        *,
-        heads: int = 1,
-        start: object = None,
-        starts: int = 12,
-        agreeing: int = 3,
-        held_out: float = 0.2,
-        tolerance: float = 0.1,
-        solver: Solver = "auto",
-        seed: int = 0,
-        backend: str = "auto",
-    ) -> None:
-        self.heads = heads
-        self.start = start
-        self.starts = starts
-        self.agreeing = agreeing
-        self.held_out = held_out
-        self.tolerance = tolerance
-        self.solver = solver
-        self.seed = seed
-        self.backend = backend
+    heads: int = 1
+    start: object = None
+    starts: int = 12
+    agreeing: int = 3
+    held_out: float = 0.2
+    tolerance: float = 0.1
+    solver: Solver = "auto"
+    seed: int = 0
+    backend: str = "auto"
 
     @same_bits
     def fit(self, X: object, y: object, sample_weight: object = None) -> SoftmaxAttentionRegressor:

@@ -7,20 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..data.scoring import score_of
-from ..features import files as storage
-from ..fitting.result import Fit as LinearFit
-from ..system.arguments import calling
-from ..system.machine import same_bits
-from .cases import Case
-from .identifiability import Identifiability
-from .layer import Layer, host_tokens
-from .linear_start import Comparison
-from .report import HeldOut, Report
-from .search import Start
+from ...arrays.types import Floats
+from ...data.scoring import score_of
+from ...features import files as storage
+from ...fitting.result import Fit as LinearFit
+from ...system.arguments import calling
+from ...system.machine import same_bits
+from ..descent.objective import Point
+from ..evidence.held_out import HeldOut
+from ..evidence.identifiability import Identifiability
+from ..evidence.named_cases import Case
+from ..evidence.report import Report
+from ..examples.given import host_tokens, tokens_and_targets
+from ..examples.split import Split
+from ..layer.layer import Layer
+from ..search.many_starts import Start
+from .comparison import Comparison
 
 _KIND, _FILE_VERSION = "softmax", 1
+"""Kind and version that stand in the file of a fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +33,11 @@ class Fit:
     """A learned layer. Made by :func:`fit` and :func:`load`."""
 
     layer: Layer
+    """The layer, for tokens and targets as they were given."""
     report: Report
     """What was shown about it; ``print(fit.report)``."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage."""
+    """Seconds that each stage took."""
     scalar_targets: bool = False
     """Whether the targets came without an axis of outputs; predictions then have none either."""
 
@@ -52,13 +58,13 @@ class Fit:
         Parameters
         ----------
         X, offsets
-            Tokens: (N, k, d), a list of (k_i, d), or (sum k_i, d) with offsets.
+            Tokens, as for :func:`fit`.
 
         Returns
         -------
         array or list
-            One row of outputs a token, in the form of X; without the last axis where the targets
-            had none.
+            Outputs in the form of the targets: one row a token, without the last axis where the
+            targets had none.
         """
         y = self.layer(X, offsets=offsets)
         if not self.scalar_targets:
@@ -79,7 +85,7 @@ class Fit:
         Returns
         -------
         float
-            1 is best; the mean of the targets has 0.
+            Score: 1 is best, and predicting the mean of the targets scores 0.
         """
         tokens = host_tokens(X, offsets, d=self.layer.d)
         y = self.layer(tokens)
@@ -93,12 +99,12 @@ class Fit:
         Parameters
         ----------
         dtype
-            A ``torch.dtype``; float64 by default. Needs PyTorch.
+            As for :meth:`Layer.to_torch`.
 
         Returns
         -------
         torch.nn.Module
-            Called on tokens (..., k, d).
+            The module, to be called on tokens (..., k, d).
         """
         return self.layer.to_torch(dtype)
 
@@ -113,15 +119,13 @@ class Fit:
         linear
             ``la.fit(X, Y, positions="all")``, or another linear fit with these d and d_out.
         X, Y, offsets
-            As for :func:`fit`; best sequences that neither was fitted to.
+            As for :func:`fit`; preferably sequences to which neither was fitted.
 
         Returns
         -------
         Comparison
-            Both errors, and how many unknowns either layer has.
+            Both errors, and the number of unknowns of either layer.
         """
-        from .fitting import checked  # noqa: PLC0415  # which needs this module
-
         if not isinstance(linear, LinearFit):
             raise TypeError(f"linear: a fit of la.fit is needed, got {type(linear).__name__}")
         if (linear.d, linear.d_out) != (self.layer.d, self.layer.d_out):
@@ -129,7 +133,7 @@ class Fit:
                 f"linear: d = {self.layer.d}, d_out = {self.layer.d_out} are needed, got "
                 f"d = {linear.d}, d_out = {linear.d_out}"
             )
-        tokens, targets = checked(X, Y, offsets, d=self.layer.d, d_out=self.layer.d_out)
+        tokens, targets = tokens_and_targets(X, Y, offsets, d=self.layer.d, d_out=self.layer.d_out)
         y = targets.rows()
         size = float(np.linalg.norm(y)) or 1.0
         both = (self.predict(tokens), linear.get().predict(tokens, positions="all"))
@@ -183,6 +187,11 @@ _NUMBERS = (
     "unknowns",
     "equations",
 )
+
+
+def layer_at(point: Point, split: Split) -> Layer:
+    """The layer at a point, for tokens and targets as they were given."""
+    return Layer(split.units.theta_out(point.Theta), split.units.values_out(point.W))
 
 
 def load(path: storage.PathLike) -> Fit:

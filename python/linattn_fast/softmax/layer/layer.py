@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import frozen
-from ..arrays.floats import as_matrix
-from ..arrays.types import Floats
-from ..data.non_finite import non_finite_error
-from ..data.tokens import Tokens, as_tokens
-from ..system.arguments import calling
-from ..system.machine import same_bits
+from ...arrays.device import frozen
+from ...arrays.floats import as_matrix
+from ...arrays.types import Floats
+from ...system.machine import same_bits
+from ..examples.given import host_tokens
+from ..examples.groups import Examples
 from .attention import outputs
-from .examples import Examples
 
-_NUMBERS_AT_ONCE = 1 << 20
-"""Attention weights held at a time when a layer is applied: 8 MB."""
+_WEIGHTS_AT_ONCE = 1 << 20
+"""Number of attention weights that are held at a time when a layer is applied: 8 MB."""
 
 
 class Layer:
@@ -60,12 +58,12 @@ class Layer:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.Theta.shape[1])
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs."""
         return int(self.W.shape[2])
 
     def __len__(self) -> int:
@@ -73,7 +71,7 @@ class Layer:
         return len(self.Theta)
 
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
-        """Yield (Theta_i, W_i)."""
+        """Yield the pair (Theta_i, W_i) of each head."""
         return zip(self.Theta, self.W, strict=True)
 
     def __reduce__(self) -> tuple[type[Layer], tuple[Floats, Floats]]:
@@ -100,7 +98,7 @@ class Layer:
         tokens = host_tokens(X, offsets, d=self.d)
         y = np.empty((tokens.n_rows, self.d_out))
         for group in Examples.of(tokens, None).groups:
-            for part in group.parts(_NUMBERS_AT_ONCE // (len(self) * group.x.shape[1])):
+            for part in group.parts(_WEIGHTS_AT_ONCE // (len(self) * group.x.shape[1])):
                 with np.errstate(over="ignore", invalid="ignore"):  # seen in the outputs
                     y[group.rows[part].reshape(-1)] = outputs(group.x[part], self.Theta, self.W)
         if not np.isfinite(y).all():
@@ -123,16 +121,3 @@ class Layer:
         from .torch_module import SoftmaxAttention  # noqa: PLC0415  # PyTorch is optional
 
         return SoftmaxAttention(self.Theta, self.W, dtype)
-
-
-def host_tokens(X: object, offsets: object = None, *, d: int | None = None) -> Tokens:
-    """Check tokens, which must be finite and on the host."""
-    with calling(Z="X"):
-        tokens = as_tokens(X, offsets, name="X", d=d)
-        if tokens.device is not None:
-            raise ValueError(
-                "X: softmax layers are computed on the host; bring the tokens home with .get()"
-            )
-        if not all(np.isfinite(part).all() for part in tokens.arrays):
-            raise non_finite_error(tokens, name="X")
-    return tokens

@@ -1,13 +1,4 @@
-"""Sequences and targets in groups of one length, so that each group is a dense array.
-
-Tokens and targets are brought to unit size before anything is learned: with s (d,) the root mean
-squares of the tokens' coordinates and t that of all targets, x_j = X_j / s_j and y = Y / t have the
-layer
-
-    Theta_jl = s_j s_l Theta^X_jl,    W_ja = s_j W^X_ja / t
-
-Starting points and tolerances then mean the same for every unit. For +-1 tokens s is 1.
-"""
+"""Sequences and targets in groups of one length, so that each group is a dense array."""
 
 from __future__ import annotations
 
@@ -17,35 +8,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Floats
-from ..data.tokens import Tokens
+from ...arrays.types import Floats
+from ...data.tokens import Tokens
+from .units import Units
 
 Indices = npt.NDArray[np.int64]
 
-_LEAST = 1e-75
-"""Size of a coordinate: 1 / (s_j s_l), t / s_j and their squares must be numbers."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Sequences of one length."""
 
     x: Floats
-    """(n, k, d)."""
+    """Tokens, (n, k, d)."""
     rows: Indices
-    """(n, k): where the tokens stand among those of the whole batch."""
+    """Where the tokens stand among those of the whole batch, (n, k)."""
     y: Floats | None = None
-    """(n, k, d_out)."""
+    """Targets, (n, k, d_out)."""
     weights: Floats | None = None
-    """(n,), positive: what a sequence counts in squared errors; None is 1 each."""
+    """Weights of the sequences' squared errors, (n,), positive; None means 1 each."""
 
     @property
     def keys(self) -> Floats:
-        """Tokens less their sequence's mean, (n, k, d): softmax and covariances do not see it."""
+        """Tokens less the mean of their sequence, which softmax does not see, (n, k, d)."""
         return np.asarray(self.x - self.x.mean(axis=1, keepdims=True))
 
     def chosen(self, members: Indices) -> Group:
-        """Some of the sequences."""
+        """The sequences with these numbers."""
         y, weights = self.y, self.weights
         return Group(
             self.x[members],
@@ -61,12 +50,12 @@ class Group:
         return (slice(first, min(first + step, n)) for first in range(0, n, step))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Examples:
-    """A batch of sequences with targets, one a token."""
+    """A batch of sequences with one row of targets a token."""
 
     groups: tuple[Group, ...]
-    """By length, the shortest first."""
+    """Groups in the order of their lengths, the shortest first."""
 
     @classmethod
     def of(
@@ -76,7 +65,7 @@ class Examples:
         chosen: Indices | None = None,
         weights: Floats | None = None,
     ) -> Examples:
-        """Of checked tokens, targets and weights, or of chosen sequences among them."""
+        """Group checked tokens, targets and weights, or the chosen sequences among them."""
         rows = np.ascontiguousarray(tokens.rows(), dtype=np.float64)
         y = None if targets is None else np.ascontiguousarray(targets.rows(), dtype=np.float64)
         lengths = tokens.lengths
@@ -98,28 +87,28 @@ class Examples:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.groups[0].x.shape[2])
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs; 0 without targets."""
         y = self.groups[0].y
         return 0 if y is None else int(y.shape[2])
 
     @property
     def n_sequences(self) -> int:
-        """Sequences."""
+        """Number of sequences."""
         return sum(len(group.x) for group in self.groups)
 
     @property
     def n_queries(self) -> int:
-        """Tokens in all sequences, each of which is a query."""
+        """Number of tokens in all sequences, each of which is a query."""
         return sum(group.rows.size for group in self.groups)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Number of tokens of the longest sequence."""
         return int(self.groups[-1].x.shape[1])
 
     def queries(self) -> Floats:
@@ -127,12 +116,12 @@ class Examples:
         return np.concatenate([group.x.reshape(-1, self.d) for group in self.groups])
 
     def targets(self) -> Floats:
-        """Their targets, (n_queries, d_out)."""
+        """Targets of all tokens, group after group, (n_queries, d_out)."""
         known = [group.y for group in self.groups if group.y is not None]
         return np.concatenate([y.reshape(-1, self.d_out) for y in known])
 
     def weight_roots(self) -> Floats | None:
-        """sqrt of each query's weight, (n_queries,): rows of a regression are multiplied by it."""
+        """Square roots (n_queries,) of the queries' weights, to multiply rows of a regression."""
         if self.groups[0].weights is None:
             return None
         parts = [
@@ -143,7 +132,7 @@ class Examples:
         return np.asarray(np.sqrt(np.concatenate(parts)))
 
     def scaled(self, units: Units) -> Examples:
-        """The same with tokens and targets of unit size."""
+        """The same examples with tokens and targets of unit size."""
         return Examples(
             tuple(
                 replace(g, x=g.x / units.tokens, y=None if g.y is None else g.y / units.targets)
@@ -152,48 +141,5 @@ class Examples:
         )
 
     def mixed(self, R: Floats) -> Examples:
-        """The same with tokens R x."""
+        """The same examples with tokens R x in the place of x."""
         return Examples(tuple(replace(g, x=g.x @ R.T) for g in self.groups))
-
-
-@dataclass(frozen=True)
-class Units:
-    """Sizes of tokens and targets as they were given."""
-
-    tokens: Floats
-    """s (d,), of each coordinate."""
-    targets: float
-    """t."""
-
-    @classmethod
-    def of(cls, examples: Examples) -> Units:
-        """Root mean squares; a ValueError where the layer could not be written in these units."""
-        tokens, targets = _sizes(examples.queries()), _sizes(examples.targets().reshape(-1, 1))
-        for name, sizes in (("X", tokens), ("Y", targets)):
-            bad = sizes[(sizes < _LEAST) | (sizes > 1 / _LEAST)]
-            if bad.size:
-                raise ValueError(
-                    f"{name}: a root mean square between {_LEAST:g} and {1 / _LEAST:g} is needed, "
-                    f"got {bad[0]:.3g}; rescale it"
-                )
-        return cls(tokens, float(targets[0]))
-
-    def theta_in(self, Theta: Floats) -> Floats:
-        """Theta (m, d, d) for the tokens as given, as Theta for x."""
-        return np.asarray(Theta * np.outer(self.tokens, self.tokens))
-
-    def theta_out(self, Theta: Floats) -> Floats:
-        """Theta (m, d, d) for x, or its errors, as that for the tokens as given."""
-        return np.asarray(Theta / np.outer(self.tokens, self.tokens))
-
-    def values_out(self, W: Floats) -> Floats:
-        """W (m, d, d_out) for x and y, or its errors, as that for tokens and targets as given."""
-        return np.asarray(W * (self.targets / self.tokens)[:, None])
-
-
-def _sizes(values: Floats) -> Floats:
-    """Root mean square of each column, without overflow; 1 where all are zero."""
-    largest = np.abs(values).max(axis=0)
-    zero = largest == 0
-    squares = np.mean((values / np.where(zero, 1.0, largest)) ** 2, axis=0)
-    return np.where(zero, 1.0, largest * np.sqrt(squares))

@@ -1,56 +1,50 @@
-"""Levenberg-Marquardt on the reduced objective, with the normal matrix of Kaufman.
+"""Levenberg-Marquardt on the reduced objective, with Kaufman's normal matrix.
 
-Each step solves (H + mu D) dTheta = gradient, D = diag(H) + 1e-3 mean diag(H): a head that the
-outputs hardly depend on still moves by a bounded step. The norm of Theta is not bounded: heads that
-attend to one token alone have a large one.
+Each step solves (H + mu D) dTheta = gradient, D = diag(H) + 1e-3 mean diag(H), so that a head
+on which the outputs hardly depend still moves by a bounded step. The norm of Theta is not bounded:
+heads that attend to a single token have a large one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from ..arrays.types import Floats
-from ..linalg.host_algebra import cholesky, cholesky_solve
+from ...arrays.types import Floats
+from ...linalg.host_algebra import cholesky, cholesky_solve
+from .descent import Descent
 from .normal_matrix import normal_matrix
-from .reduced import Objective, Point
+from .objective import Objective, Point
 
-_EXACT = 1e-14
-"""A relative training error that is not worth another step."""
-_TRIES = 12
-"""Of damping, for a step."""
-_STALL, _STALLED = 15, 0.97
-"""A descent ends where so many steps leave so much of the squared error."""
+_NO_STEP_WORTH = 1e-14
+"""Relative training error that is not worth another step."""
+_MOST_TRIES = 12
+"""Number of dampings that are tried for a step."""
+_STALL_STEPS, _STALL_SHARE = 15, 0.97
+"""A descent ends where so many steps leave this share of the squared error or more."""
 _CONVERGED = 1e-9
 """Relative decrease of the squared error in a hardly damped step that ends the descent."""
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Where a descent ended."""
-
-    point: Point
-    iterations: int
-    """Steps, or of L-BFGS evaluations."""
+_HARDLY_DAMPED = 1e-3
+"""Damping mu below which a step is nearly one of Gauss and Newton."""
 
 
 def levenberg_marquardt(objective: Objective, Theta: Floats, *, iterations: int = 120) -> Descent:
-    """Go down from Theta until the fit is exact, no step helps or steps hardly help."""
+    """Go down from Theta (m, d, d) until the fit is exact, no step helps or steps hardly help."""
     point, mu = objective.at(Theta), 1e-2
     history = [point.loss]
     for iteration in range(iterations):
-        if point.error <= _EXACT:
+        if point.error <= _NO_STEP_WORTH:
             return Descent(point, iteration)
         step = _step(point, mu)
         if step is None:
             return Descent(point, iteration)
         better, mu = step
-        decrease, quiet = 1 - better.loss / point.loss, mu < 1e-3
+        decrease, quiet = 1 - better.loss / point.loss, mu < _HARDLY_DAMPED
         point = better
         history.append(point.loss)
         converged = decrease < _CONVERGED and quiet
-        stalled = len(history) > _STALL and history[-1] > _STALLED * history[-1 - _STALL]
+        stalled = (
+            len(history) > _STALL_STEPS and history[-1] > _STALL_SHARE * history[-1 - _STALL_STEPS]
+        )
         if converged or stalled:
             return Descent(point, iteration + 1)
     return Descent(point, iterations)
@@ -66,7 +60,7 @@ def _step(point: Point, mu: float) -> tuple[Point, float] | None:
         return None
     damping = np.maximum(diagonal, 0) + 1e-3 * diagonal.mean()
     energy = point.objective.energy
-    for _ in range(_TRIES):
+    for _ in range(_MOST_TRIES):
         damped = normal.H.copy()
         damped.flat[:: len(damped) + 1] += mu * damping
         step = _solution(damped, normal.gradient)

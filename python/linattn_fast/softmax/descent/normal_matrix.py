@@ -1,7 +1,7 @@
-"""The Gauss-Newton matrix of the reduced objective, after Kaufman.
+"""Kaufman's Gauss-Newton matrix of the reduced objective.
 
-With J the derivative of the outputs by Theta for fixed W, and the share of it that another W could
-take over removed, the squared error near a point is ||r - (I - B B^+) J dTheta||^2, with
+Let J be the derivative of the outputs by Theta for fixed W. Without the part of it that another W
+could take over, the squared error near a point is ||r - (I - B B^+) J dTheta||^2, with
 
     J_b        = x_b (x) G_b                           (m d d, d_out) for query b
     J'J        = sum_b (x_b x_b') (x) (G_b G_b')
@@ -10,7 +10,7 @@ take over removed, the squared error near a point is ||r - (I - B B^+) J dTheta|
     gradient   = sum_b x_b (x) (G_b r_b)
 
 J'J is symmetric in both factors, so it is one matrix product of the pairs of G_b G_b' with the
-pairs of x_b, the queries being the inner dimension; the compiled core forms both pairs in passing.
+pairs of x_b, with the queries as its inner dimension; the compiled core forms both on the way.
 With weights, A_b, G_b and r_b are multiplied by sqrt(w_b).
 """
 
@@ -20,33 +20,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import compiled
-from ..arrays.types import Floats
-from ..linalg.host_algebra import multiply_transposed
-from .attention import sensitivities
-from .examples import Indices
-from .reduced import Point
+from ...arrays import compiled
+from ...arrays.types import Floats
+from ...linalg.host_algebra import multiply_transposed
+from ..examples.groups import Indices
+from ..layer.attention import sensitivities
+from .objective import Point
 
 _QUERIES_AT_ONCE = 2048
-"""G of so many queries is held at a time."""
+"""Number of queries whose G is held at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NormalMatrix:
-    """H and the gradient at a point; unknowns in the order of Theta (m, d, d)."""
+    """The normal matrix and the gradient at a point; unknowns are ordered as in Theta (m, d, d)."""
 
     H: Floats
-    """(m d d, m d d)."""
+    """The normal matrix, (m d d, m d d)."""
     gradient: Floats
-    """sum_b J_b r_b, (m d d,): minus half the derivative of the squared error."""
+    """Minus half the derivative of the squared error, sum_b J_b r_b, (m d d,)."""
     cross: Floats
-    """C as (m d, d_out, m d d)."""
+    """The cross products C as (m d, d_out, m d d)."""
     diagonal: Floats
-    """Of J'J, (m d d,): what rounding errors of H are relative to."""
+    """Diagonal of J'J, (m d d,), to which rounding errors of H are relative."""
 
 
 def normal_matrix(point: Point) -> NormalMatrix:
-    """Form H, gradient and C at a point."""
+    """Form H, the gradient and C at a point."""
     m, d, _ = point.Theta.shape
     p, d_out, objective = m * d, point.W.shape[2], point.objective
     residual = point.known.residual
@@ -81,7 +81,7 @@ def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross
     squares (p (p + 1) / 2, d (d + 1) / 2) += sum (G'G)_uv x_l x_m, u <= v and l <= m
     cross (p d, d_out p)                   += sum A_r x_l G_au
 
-    This is what the compiled core does too; numpy holds the pair products in memory.
+    The compiled core does the same; numpy holds the pair products in memory.
     """
     M, p = A.shape
     u, v = np.triu_indices(p)
@@ -91,14 +91,14 @@ def reference_query_sums(x: Floats, A: Floats, G: Floats, squares: Floats, cross
 
 
 def expand(squares: Floats, m: int, d: int) -> Floats:
-    """J'J (m d d, m d d), unknowns (i, l, u), of its distinct entries."""
+    """All of J'J (m d d, m d d), with unknowns (i, l, u), from its distinct entries."""
     left, right = _pair_numbers(m * d), _pair_numbers(d)
     full: Floats = squares[left.reshape(m, 1, d, m, 1, d), right.reshape(1, d, 1, 1, d, 1)]
     return full.reshape(m * d * d, m * d * d)
 
 
 def _pair_numbers(n: int) -> Indices:
-    """(n, n): the number of pair (u, v) in either order among the pairs u <= v, row by row."""
+    """Numbers (n, n) of the pairs (u, v), in either order, among the pairs u <= v row by row."""
     numbers = np.zeros((n, n), dtype=np.int64)
     numbers[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
     return np.asarray(np.maximum(numbers, numbers.T))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.types import Floats
+from ...arrays.types import Floats
 from .layer import Layer
 
 KINDS = (
@@ -15,7 +15,7 @@ KINDS = (
     "proportional Thetas",
     "single entries",
 )
-"""Of planted layers."""
+"""Kinds of planted layers: what their Theta and W are like."""
 
 
 def planted_layer(
@@ -32,14 +32,14 @@ def planted_layer(
     Parameters
     ----------
     rng
-        Where the numbers come from.
+        Source of the random numbers.
     heads, d, d_out
-        Sizes; d_out is d by default.
+        Numbers of heads, coordinates and outputs; d_out is d by default.
     logits
         Standard deviation of x_b' Theta_i x_a, which is the Frobenius norm of Theta_i.
     kind
-        One of ``KINDS``; of proportional Thetas the first has this deviation, and head i has i
-        times that.
+        One of ``KINDS``. Among proportional Thetas the first has this standard deviation, and head
+        i has i times as much.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -62,10 +62,10 @@ def planted_layer(
 
 
 def uniform_tokens(rng: np.random.Generator, N: int, k: int, d: int) -> Floats:
-    """Independent +-1 coordinates, (N, k, d)."""
+    """Tokens (N, k, d) with independent coordinates, -1 or 1 with equal probability."""
     return rng.choice(np.array([-1.0, 1.0]), size=(N, k, d))
 
 
 def parity(X: Floats, bits: tuple[int, ...]) -> Floats:
-    """y_b, (N, k, 1): the product of some coordinates of token b."""
+    """Targets (N, k, 1): each is the product of some coordinates of its token."""
     return np.asarray(np.prod(X[:, :, list(bits)], axis=2)[..., None])

@@ -1,4 +1,4 @@
-"""How a layer is searched for: what ``fit`` and ``head_path`` are told, checked before any work."""
+"""Settings of a search: what users tell ``fit`` and ``head_path``, checked before any work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..backend.choice import get_backend
-from ..system.arguments import as_size
-from .levenberg import levenberg_marquardt
-from .quasi_newton import UNKNOWNS, quasi_newton
-from .starts import Descend
+from ...backend.choice import get_backend
+from ...system.arguments import as_size
+from ..descent.descent import Method
+from ..descent.levenberg_marquardt import levenberg_marquardt
+from ..descent.quasi_newton import LARGE_THETA, quasi_newton
 
 Solver: TypeAlias = Literal["auto", "lm", "lbfgs"]
 _SOLVERS = ("auto", "lm", "lbfgs")
@@ -21,10 +21,15 @@ class SearchSettings:
     """Checked settings of a search."""
 
     starts: int
+    """Number of starts at most."""
     agreeing: int
+    """Number of agreeing starts that ends the search."""
     held_out: float
+    """Share of the sequences that is held out."""
     solver: Solver
+    """Method of descent; "auto" goes by the number of unknowns."""
     seed: int
+    """Seed of the starts and of the split."""
     compiled: bool
     """Whether normal matrices are formed in the compiled core."""
 
@@ -32,8 +37,8 @@ class SearchSettings:
     def of(
         cls, starts: int, agreeing: int, held_out: float, solver: Solver, seed: int, backend: str
     ) -> SearchSettings:
-        """Check what was given."""
-        share = as_positive(held_out, "held_out")
+        """Check the arguments that users give, before any work."""
+        share = positive_number(held_out, "held_out")
         if share >= 1:
             raise ValueError(f"held_out: must be below 1, got {held_out}")
         if solver not in _SOLVERS:
@@ -53,14 +58,14 @@ class SearchSettings:
             name != "numpy",
         )
 
-    def descent(self, unknowns: int) -> Descend:
-        """How to go down, for so many entries of Theta."""
-        large = self.solver == "auto" and unknowns > UNKNOWNS
+    def descent(self, unknowns: int) -> Method:
+        """The method of descent for so many entries of Theta."""
+        large = self.solver == "auto" and unknowns > LARGE_THETA
         return quasi_newton if large or self.solver == "lbfgs" else levenberg_marquardt
 
 
-def as_positive(value: float, name: str) -> float:
-    """Check a positive number."""
+def positive_number(value: float, name: str) -> float:
+    """A number that was checked to be positive and finite."""
     try:
         number = float(value)
     except (TypeError, ValueError):

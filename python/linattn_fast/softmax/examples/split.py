@@ -1,4 +1,4 @@
-"""Some sequences are kept apart, to measure the error on and for nothing else."""
+"""The split into sequences to learn from and others, on which the error is measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..data.tokens import Tokens
-from .attention import outputs
-from .examples import Examples, Units
-from .report import HeldOut
+from ...arrays.types import Floats
+from ...data.tokens import Tokens
+from .groups import Examples
+from .units import Units
 
 
 class Split(NamedTuple):
@@ -41,19 +40,5 @@ def split_examples(
     order = used[np.random.default_rng([seed, 1]).permutation(len(used))]
     training = Examples.of(tokens, targets, np.sort(order[apart:]), weights)
     held_out = Examples.of(tokens, targets, np.sort(order[:apart]), weights)
-    units = Units.of(training)
+    units = Units.of(training.queries(), training.targets())
     return Split(training.scaled(units), held_out.scaled(units), units)
-
-
-def held_out_error(examples: Examples, Theta: Floats, W: Floats, tolerance: float) -> HeldOut:
-    """Errors of a layer on examples, sequence by sequence."""
-    errors, energies, weights = [], [], []
-    for group in examples.groups:
-        assert group.y is not None
-        off = outputs(group.x, Theta, W).reshape(group.y.shape) - group.y
-        errors.append(np.sum(off**2, axis=(1, 2)))
-        energies.append(np.sum(group.y**2, axis=(1, 2)))
-        weights.append(np.ones(len(off)) if group.weights is None else group.weights)
-    return HeldOut.of(
-        np.concatenate(errors), np.concatenate(energies), tolerance, np.concatenate(weights)
-    )
