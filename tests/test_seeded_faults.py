@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attack.calls import Broken
 from attack.claims import coverage, fits
-from attack.data import case_of
+from attack.cases import case_of
 from backend import test_underflow
 from certificate import test_lower_bound
 from conftest import needs_cpu

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds
+from oracles.exact import Exact
 
 import linattn_fast as la
 from linattn_fast.arrays import floating_point
@@ -33,9 +33,7 @@ def is_true(certificate, sequences, positions, weights, features):
     """Whether exact arithmetic confirms the bound."""
     if certificate.lower_bound == 0:
         return certificate.verdict != "identifiable"
-    w = np.ones(len(sequences)) if weights is None else weights
-    exact = [np.asarray(z, dtype=float) for z in sequences]
-    return exceeds(exact_gram(exact, positions, w, features), certificate.lower_bound)
+    return Exact.of(sequences, positions, weights, features).exceeds(certificate.lower_bound)
 
 
 # ------------------------------------------------------------------------------ sizes of summands

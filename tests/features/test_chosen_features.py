@@ -7,7 +7,7 @@ import pytest
 from conftest import home
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds
+from oracles.exact import Exact, root
 
 import linattn_fast as la
 from linattn_fast.arrays.device import put
@@ -116,15 +116,12 @@ def test_the_certificate_is_that_of_the_chosen_features(rng, backend, positions)
     certificate = la.certify(
         sequences, positions=positions, features=SOME, sample_weight=w, backend=backend
     )
-    i = kept(SOME)
-    G, unit, W = exact_gram(sequences, positions, w)
-    G = G[np.ix_(i, i)]
+    exact = Exact.of(sequences, positions, w, SOME)
     assert certificate.verdict == "identifiable"
     assert 0.99 * certificate.lambda_min < certificate.lower_bound
-    assert exceeds((G, unit, W), certificate.lower_bound)
-    assert not exceeds((G, unit, W), 1.001 * certificate.lambda_min)
-    H = features_of(as_tokens(sequences), positions)[:, i]
-    expected = np.einsum("ij,ij->i", H, np.linalg.solve((G * (unit / W)).astype(float), H.T).T)
+    assert exact.exceeds(certificate.lower_bound)
+    assert not exact.exceeds(1.001 * certificate.lambda_min)
+    expected = [root(exact.leverage(h, exact.unit)) ** 2 for h in exact.features]
     leverage = home(certificate.leverage(sequences))
     found = np.concatenate([np.atleast_1d(part) for part in leverage])
     np.testing.assert_allclose(found, expected, rtol=1e-8)
@@ -149,10 +146,8 @@ def test_a_false_bound_would_be_found(rng):
         z = rng.standard_normal((20, 3, 2))
         Z = np.concatenate([1e8 * z, 1e8 * z * [1, -1], rng.standard_normal((20, 1, 2))], axis=1)
         certificate = la.certify(Z, features=features)
-        G, unit, W = exact_gram(list(Z), "last", np.ones(20))
-        i = kept(features)
         if certificate.lower_bound:
-            assert exceeds((G[np.ix_(i, i)], unit, W), certificate.lower_bound)
+            assert Exact.of(Z, features=features).exceeds(certificate.lower_bound)
 
 
 def test_merging_pickling_and_files_keep_the_choice(rng, tmp_path):

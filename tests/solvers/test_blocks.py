@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds
+from oracles.exact import Exact
 from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, targets, two_groups
 
 import linattn_fast as la
@@ -127,13 +127,11 @@ def test_the_lower_bound_holds_in_exact_arithmetic(rng, positions, weighted):
     )
     assert "2 blocks" in fit.info.reason
     certificate = fit.certificate
-    G, unit, W = exact_gram(list(Z), positions, weights)
-    where = (features.pair_numbers[:, None] * 3 + np.arange(3)).reshape(-1)
-    gram = G[np.ix_(where, where)], unit, W
+    exact = Exact.of(Z, positions, weights, features)
     assert certificate.verdict == "identifiable"
     assert certificate.lower_bound > 0.98 * certificate.lambda_min
-    assert exceeds(gram, certificate.lower_bound)
-    assert not exceeds(gram, 1.001 * certificate.lambda_min)
+    assert exact.exceeds(certificate.lower_bound)
+    assert not exact.exceeds(1.001 * certificate.lambda_min)
 
 
 def test_a_proof_that_needs_too_much_memory_is_not_made(rng, monkeypatch):

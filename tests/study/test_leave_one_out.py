@@ -4,18 +4,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from attack.oracle import Exact
 from conftest import plant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.exact import Exact
 
 import linattn_fast as la
 
 
 def exact_of(Z, y, weights, positions):
-    features = la.Features(Z[0].shape[1])
     targets = np.asarray(y) if positions == "last" else np.concatenate(y)
-    return Exact.of(list(Z), positions, weights, features.pairs, features.queries, targets)
+    return Exact.of(Z, positions, weights, targets=targets)
 
 
 def exact_error(Z, y, weights, positions, i, alpha):
