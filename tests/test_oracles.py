@@ -62,10 +62,10 @@ def test_the_oracle_has_the_features_of_the_loops(rng, positions, chosen):
     weights = np.array([1.0, 0.0, 0.25])
     expected = loops.all_features(Z, positions)
     if chosen is not None:
-        expected = expected[:, (chosen.pair_numbers[:, None] * 3 + chosen.queries).ravel()]
+        expected = expected[:, loops.columns(chosen)]
     found, unit = features_of(Z, positions, chosen)
     np.testing.assert_array_equal(np.array(found, dtype=object) * unit, expected)
-    per_query = weights if positions == "last" else np.repeat(weights, [1, 4, 2])
+    per_query = loops.per_sample(weights, Z, positions)
     exact = Exact.of(Z, positions, weights, chosen)
     kept = np.array(exact.features, dtype=object) * exact.unit
     np.testing.assert_array_equal(kept, expected[per_query > 0])

@@ -83,8 +83,7 @@ def _targets(rng: Generator, case: Case, d_out: int) -> list[np.ndarray]:
     if kind == 0:
         return noise
     C = rng.standard_normal((d_out, case.features.count))
-    pairs, queries = case.features.pair_numbers, case.features.queries
-    chosen = (pairs[:, None] * case.d + queries).ravel()  # among all features
+    chosen = loops.columns(case.features)
     with np.errstate(all="ignore"):
         outputs = [loops.all_features([z], case.positions)[:, chosen] @ C.T for z in case.sequences]
     largest = max(float(np.abs(y).max()) for y in outputs)

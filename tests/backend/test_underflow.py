@@ -100,11 +100,7 @@ def test_no_claim_on_chosen_features_is_above_the_truth(
     weights = 10.0 ** rng.uniform(-300, 300, len(sequences)) if weighted else None
     try:
         certificate = la.certify(
-            sequences,
-            positions=positions,
-            features=features,
-            sample_weight=weights,
-            backend=name,
+            sequences, positions=positions, features=features, sample_weight=weights, backend=name
         )
     except ValueError as error:  # the only way out
         assert "float64" in str(error)

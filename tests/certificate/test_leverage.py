@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from oracles import loops
 from oracles.exact import Exact, features_of
 
 import linattn_fast as la
@@ -89,8 +90,7 @@ def exactly(Z, weights, new, positions, features):
     found = [exact.leverage(h, unit) for h in rows]
     if features.others_are_zero and not features.everything:
         every = np.array(features_of(new, positions)[0], dtype=object)
-        chosen = (features.pair_numbers[:, None] * features.d + features.queries).ravel()
-        beyond = np.delete(every, chosen, axis=1).any(axis=1)
+        beyond = np.delete(every, loops.columns(features), axis=1).any(axis=1)
         found = [None if out else each for out, each in zip(beyond, found, strict=True)]
     return found
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.exact import Exact
@@ -20,10 +21,6 @@ def certified(sequences, positions="last", weights=None, **options):
     exact = Exact.of(sequences, positions, weights)
     true = certificate.lower_bound == 0 or exact.exceeds(certificate.lower_bound)
     return certificate, true, exact
-
-
-def ragged(rng, N, d, longest=5):
-    return [rng.standard_normal((rng.integers(1, longest + 1), d)) for _ in range(N)]
 
 
 @pytest.mark.parametrize("positions", POSITIONS)

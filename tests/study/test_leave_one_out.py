@@ -18,13 +18,12 @@ def exact_of(Z, y, weights, positions):
 
 
 def exact_error(Z, y, weights, positions, i, alpha):
-    """Error on sequence i of the exact fit to the others; None where they leave it open."""
+    """Error on sequence i of the exact fit to the others, which must not leave it open."""
     others = [j for j in range(len(Z)) if j != i]
     w = None if weights is None else weights[others]
     rest = exact_of([Z[j] for j in others], [y[j] for j in others], w, positions)
     own = exact_of([Z[i]], [y[i]], None, positions)
-    if alpha == 0 and any(rest.leverage(h, own.unit) is None for h in own.features):
-        return None
+    assert alpha > 0 or all(rest.contains(h) for h in own.features)
     return own.mean_squared_error(rest.coefficients(alpha))
 
 
