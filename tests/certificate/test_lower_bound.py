@@ -9,7 +9,7 @@ from oracles.exact import Exact
 
 import linattn_fast as la
 from linattn_fast.arrays.floating_point import gamma
-from linattn_fast.certificate.lower_bound import proves_positive
+from linattn_fast.certificate.lower_bound import prove, proves_positive
 from linattn_fast.moments.cancellation import summand_sizes
 
 POSITIONS = ["last", "all", "causal"]
@@ -80,6 +80,21 @@ def test_violent_cancellation_does_not_fool_it(rng, size):
         assert true
         if size <= 1e2:
             assert certificate.lower_bound > 0.9 * certificate.lambda_min
+
+
+def test_an_estimate_that_is_nothing_but_rounding_of_the_gram_is_not_proved(rng):
+    """What the proof takes off is enough by itself, whatever the numerical rank has said before."""
+    features = la.Features(2, pairs=[(0, 1)])  # products that cancel, of which rounding is left
+    false = 0
+    for _ in range(20):
+        sequences = [cancelling(rng, 3e8) for _ in range(30)]
+        moments = la.Moments(2, 0, features=features).update(sequences)
+        exact = Exact.of(sequences, features=features)
+        estimate = np.linalg.eigvalsh(moments.second_moment())[0]
+        false += not exact.exceeds(0.99 * estimate)
+        bound = prove(moments, estimate).bound
+        assert bound == 0 or exact.exceeds(bound)
+    assert false > 0  # so that a proof of the estimate would be found out
 
 
 @settings(max_examples=300)

@@ -142,6 +142,20 @@ def test_refused_is_what_has_a_feature_that_the_obvious_way_finds(rng, positions
     assert outcomes == {True, False}
 
 
+def test_products_that_cancel_exactly_are_absent_whatever_rounding_leaves_of_them(rng):
+    """Tokens (a, b) and (a, -b) in any order: S_01 is zero, and its computed sum is not."""
+    a, b = rng.standard_normal((2, 20))
+    tokens = np.concatenate([np.stack([a, b], axis=1), np.stack([a, -b], axis=1)])
+    batch = np.zeros((1, 41, 4))
+    batch[0, :-1, :2] = rng.permutation(tokens)
+    batch[0, -1, 2] = 1.0  # asks
+    assert (batch[0].T @ batch[0])[0, 1] != 0
+    assert moments(ACTIVE, batch).n_samples == 1
+    batch[0, 0, 1] = np.nextafter(batch[0, 0, 1], 9.0)
+    with pytest.raises(ValueError, match="^features: .* sequence 0 has some"):
+        moments(ACTIVE, batch)
+
+
 def test_how_sums_came_about_does_not_depend_on_the_order_of_two(rng):
     data = rng.standard_normal((60, 4, 3))
     a = la.Moments(3, 0, precision="mixed").update(data[:20], sample_weight=rng.random(20))

@@ -96,8 +96,11 @@ def test_one_group_is_told_as_from_all_samples_together(lengths, form, positions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_groups, "_SAMPLES_AT_ONCE", at_once)
         told = query_groups.in_one_group(tokens, positions, queries)
-    groups, _ = query_groups.groups_of_samples(Samples.of(tokens, positions), queries)
+        by_parts = query_groups.groups_of_samples(Samples.of(tokens, positions), queries)
+    groups, asked = query_groups.groups_of_samples(Samples.of(tokens, positions), queries)
     assert told == (len(groups) == 1)
+    assert [group.tolist() for group in by_parts[0]] == [group.tolist() for group in groups]
+    np.testing.assert_array_equal(by_parts[1], asked)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
