@@ -160,6 +160,27 @@ def random_targets(rng: np.random.Generator, tokens: Tokens, d_out: int, positio
     return tokens.with_rows(rng.standard_normal((tokens.n_rows, d_out)))
 
 
+def targets_for(
+    rng: np.random.Generator, Z: np.ndarray | list[np.ndarray], positions: str, d_out: int = 2
+) -> np.ndarray | list[np.ndarray]:
+    """Gaussian targets of sequences in the form that the sequences have: an array or a list."""
+    if positions == "last":
+        return rng.standard_normal((len(Z), d_out))
+    if isinstance(Z, np.ndarray):
+        return rng.standard_normal((*Z.shape[:2], d_out))
+    return [rng.standard_normal((len(z), d_out)) for z in Z]
+
+
+def rows_of(y: np.ndarray | list[np.ndarray], positions: str) -> np.ndarray:
+    """Targets with a row for each query, (samples, d_out)."""
+    return np.asarray(y) if positions == "last" else np.concatenate(list(y))
+
+
+def ragged(rng: np.random.Generator, N: int, d: int, longest: int = 5) -> list[np.ndarray]:
+    """Gaussian sequences of 1 to ``longest`` tokens."""
+    return [rng.standard_normal((rng.integers(1, longest + 1), d)) for _ in range(N)]
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter; the caller looks at the outcome."""
     return subprocess.run(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attack.calls import Broken
+from attack.cases import case_of
 from attack.claims import coverage, fits
-from attack.data import case_of
 from backend import test_underflow
 from certificate import test_lower_bound
 from conftest import needs_cpu

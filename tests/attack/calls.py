@@ -11,7 +11,7 @@ import numpy as np
 
 import linattn_fast as la
 
-from .data import Case
+from .cases import Case
 
 Generator = np.random.Generator
 Counts = Counter[str]

@@ -23,8 +23,8 @@ for name in ("LINATTN_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import linattn_fast as la  # noqa: E402  # reads the variables above
 
 from .calls import Broken  # noqa: E402
+from .cases import case_of  # noqa: E402
 from .claims import examine  # noqa: E402
-from .data import case_of  # noqa: E402
 
 SECONDS = 120
 """A case that takes longer counts as one that does not end."""

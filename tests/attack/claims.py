@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from oracles.exact import as_fractions, features_of, relative_error, root
 
 import linattn_fast as la
 
 from .calls import Broken, Counts, Generator, arguments_of, attempt, moments_of
-from .data import Case
-from .oracle import as_fractions, features_of, relative_error, root
+from .cases import Case
 from .ridges import leave_one_out, ridge_paths
 
 SOLVERS = ("auto", "auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
@@ -112,7 +112,7 @@ def coverage(case: Case, rng: Generator) -> Counts:
         )
         if answers is None:
             continue
-        rows, unit = features_of(Z, case.positions, case.features.pairs, case.features.queries)
+        rows, unit = features_of([Z], case.positions, case.features)
         for h, covered, leverage, bound in zip(rows, *answers, strict=True):
             _one_input(case, h, unit, (covered, leverage, bound), eps, from_data, counts)
     return counts

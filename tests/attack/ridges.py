@@ -6,12 +6,12 @@ from collections import Counter
 from fractions import Fraction
 
 import numpy as np
+from oracles.exact import Exact, as_fractions, relative_error
 
 import linattn_fast as la
 
 from .calls import Broken, Counts, Generator, arguments_of, attempt, moments_of
-from .data import Case
-from .oracle import Exact, as_fractions, relative_error
+from .cases import Case
 
 LOST = Fraction(2) ** -1000
 """To numbers below the smallest normal one."""
@@ -21,18 +21,6 @@ MOST = 3
 
 def _alphas(rng: Generator) -> np.ndarray:
     return np.concatenate([[0.0], 10.0 ** rng.uniform([-20, -8], [-8, 3])])
-
-
-def _exact(case: Case, some: list[int], weighted: bool = True) -> Exact:
-    """Some sequences of a case in exact arithmetic."""
-    return Exact.of(
-        [case.sequences[i] for i in some],
-        case.positions,
-        None if case.weights is None or not weighted else case.weights[some],
-        case.features.pairs,
-        case.features.queries,
-        np.concatenate([case.targets[i] for i in some]),
-    )
 
 
 def leave_one_out(case: Case, rng: Generator) -> Counts:
@@ -50,8 +38,8 @@ def leave_one_out(case: Case, rng: Generator) -> Counts:
     if np.isnan(choice.errors).any() or np.isnan(choice.error_bounds).any():
         raise Broken(f"leave one out: not a number\n{choice}")
     for i in rng.permutation(N)[:MOST]:
-        rest = _exact(case, [j for j in range(N) if j != i])
-        own = _exact(case, [int(i)], weighted=False)
+        rest = case.exactly(j for j in range(N) if j != i)
+        own = case.exactly([i], weighted=False)
         for k, alpha in enumerate(alphas):
             found, allowed = choice.errors[k, i], choice.error_bounds[k, i]
             if np.isinf(found) or np.isinf(allowed):
@@ -91,7 +79,7 @@ def ridge_paths(case: Case, rng: Generator) -> Counts:
     if choice:
         for f, some in enumerate(parts):
             fitted = la.ridge_path(folds[1 - f], alphas).coefficients
-            own = _exact(case, list(range(N))[some])
+            own = case.exactly(range(N)[some])
             for k, C in enumerate(fitted):
                 _hold_loss(own, C, choice.errors[k, f], choice.error_bounds[k, f], counts)
     return counts

@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from oracles.exact import exact_leverages, features_as_fractions
+from oracles import loops
+from oracles.exact import Exact, features_of
 
 import linattn_fast as la
 
@@ -84,18 +85,13 @@ def certificate_of(source, Z, y, **how):
 
 def exactly(Z, weights, new, positions, features):
     """Leverages of new queries as fractions; None where some best fits differ."""
-    pairs, queries = [tuple(pair) for pair in features.pairs], list(features.queries)
-    H = features_as_fractions(Z, positions, (pairs, queries))
-    rows = np.ones(len(Z)) if weights is None else weights
-    rows = rows if positions == "last" else np.repeat(rows, Z.shape[1])
-    found = exact_leverages(H, rows, features_as_fractions(new, positions, (pairs, queries)))
+    exact = Exact.of(Z, positions, weights, features)
+    rows, unit = features_of(new, positions, features)
+    found = [exact.leverage(h, unit) for h in rows]
     if features.others_are_zero and not features.everything:
-        d = features.d
-        every = [(j, k) for j in range(d) for k in range(j, d)]
-        left_out = [u not in pairs or l not in queries for u in every for l in range(d)]
-        for i, h in enumerate(features_as_fractions(new, positions, (every, range(d)))):
-            if any(x and out for x, out in zip(h, left_out, strict=True)):
-                found[i] = None
+        every = np.array(features_of(new, positions)[0], dtype=object)
+        beyond = np.delete(every, loops.columns(features), axis=1).any(axis=1)
+        found = [None if out else each for out, each in zip(beyond, found, strict=True)]
     return found
 
 

@@ -2,40 +2,25 @@
 
 import numpy as np
 import pytest
+from conftest import ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds, is_positive_definite
+from oracles.exact import Exact
 
 import linattn_fast as la
-from linattn_fast.arrays.floats import gamma
-from linattn_fast.certificate.lower_bound import proves_positive
+from linattn_fast.arrays.floating_point import gamma
+from linattn_fast.certificate.lower_bound import prove, proves_positive
 from linattn_fast.moments.cancellation import summand_sizes
 
 POSITIONS = ["last", "all", "causal"]
 
 
 def certified(sequences, positions="last", weights=None, **options):
-    """Certificate, and whether what it proves is true."""
+    """Certificate, whether what it proves is true, and the data in exact arithmetic."""
     certificate = la.certify(sequences, positions=positions, sample_weight=weights, **options)
-    w = np.ones(len(sequences)) if weights is None else weights
-    gram = exact_gram([np.asarray(z, float) for z in sequences], positions, w)
-    true = certificate.lower_bound == 0 or exceeds(gram, certificate.lower_bound)
-    return certificate, true, gram
-
-
-def ragged(rng, N, d, longest=5):
-    return [rng.standard_normal((rng.integers(1, longest + 1), d)) for _ in range(N)]
-
-
-def test_the_exact_oracle_knows_definite_from_semidefinite():
-    definite = np.array([[2, 1], [1, 1]], dtype=object)
-    assert is_positive_definite(definite)
-    assert not is_positive_definite(definite - np.eye(2, dtype=int).astype(object))
-    Z = [np.array([[1.0, 0.5], [0.25, 2.0]]) * (i + 1) for i in range(9)]
-    H = la.cubic_features(Z)
-    G, unit, W = exact_gram(Z, "last", np.ones(9))
-    np.testing.assert_allclose((G * unit).astype(float), H.T @ H, rtol=1e-15)
-    assert W == 9
+    exact = Exact.of(sequences, positions, weights)
+    true = certificate.lower_bound == 0 or exact.exceeds(certificate.lower_bound)
+    return certificate, true, exact
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -47,15 +32,15 @@ def test_a_bound_is_true_and_close_on_healthy_data(rng, backend, positions, prec
     moments = la.Moments(d, 0, positions=positions, backend=backend, precision=precision)
     moments.update(sequences, sample_weight=weights)
     certificate = la.certify(moments)
-    gram = exact_gram(sequences, positions, weights)
+    exact = Exact.of(sequences, positions, weights)
     if precision == "mixed" and backend == "numpy":
         assert certificate.lower_bound == 0  # underflow cannot be excluded there
         return
-    assert exceeds(gram, certificate.lower_bound)
+    assert exact.exceeds(certificate.lower_bound)
     if precision == "float64":
         assert certificate.lower_bound > 0.99 * certificate.lambda_min
         assert certificate.verdict == "identifiable"
-        assert not exceeds(gram, 1.001 * certificate.lambda_min)  # the oracle can say no
+        assert not exact.exceeds(1.001 * certificate.lambda_min)  # the oracle can say no
 
 
 @pytest.mark.parametrize("d", [8, 16])
@@ -73,9 +58,9 @@ def test_small_eigenvalues_are_not_overclaimed(rng, positions, ratio):
         heavy, light = ragged(rng, 1, 2, 1), ragged(rng, 20, 2)
         sequences = heavy * 3 + light
         weights = np.array([1.0] * 3 + [ratio] * 20)
-        certificate, true, gram = certified(sequences, positions, weights)
+        certificate, true, exact = certified(sequences, positions, weights)
         assert true
-        assert exceeds(gram, 0.0) == (ratio > 0)
+        assert exact.exceeds(0.0) == (ratio > 0)
         if ratio == 0.0:
             assert certificate.lower_bound == 0
             assert certificate.verdict == "not identifiable"
@@ -97,6 +82,21 @@ def test_violent_cancellation_does_not_fool_it(rng, size):
             assert certificate.lower_bound > 0.9 * certificate.lambda_min
 
 
+def test_an_estimate_that_is_nothing_but_rounding_of_the_gram_is_not_proved(rng):
+    """What the proof takes off is enough by itself, whatever the numerical rank has said before."""
+    features = la.Features(2, pairs=[(0, 1)])  # products that cancel, of which rounding is left
+    false = 0
+    for _ in range(20):
+        sequences = [cancelling(rng, 3e8) for _ in range(30)]
+        moments = la.Moments(2, 0, features=features).update(sequences)
+        exact = Exact.of(sequences, features=features)
+        estimate = np.linalg.eigvalsh(moments.second_moment())[0]
+        false += not exact.exceeds(0.99 * estimate)
+        bound = prove(moments, estimate).bound
+        assert bound == 0 or exact.exceeds(bound)
+    assert false > 0  # so that a proof of the estimate would be found out
+
+
 @settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -112,10 +112,10 @@ def test_no_claim_is_ever_above_the_truth(seed, positions, scale, spread, depend
     sequences = [z * units for z in ragged(rng, N, 2)]
     for z in sequences:  # the second coordinate follows the first
         z[:, 1] = z[:, 0] + 10.0**-dependence * z[:, 1]
-    certificate, true, gram = certified(sequences, positions)
+    certificate, true, exact = certified(sequences, positions)
     assert true
     if certificate.verdict == "identifiable":
-        assert exceeds(gram, 0.0)
+        assert exact.exceeds(0.0)
 
 
 @settings(max_examples=200)
@@ -126,9 +126,9 @@ def test_integer_tokens_are_judged_rightly(seed, N, d):
     sequences = [rng.integers(-1, 2, (rng.integers(1, 5), d)) for _ in range(N)]
     if not any(z[-1].any() for z in sequences):
         return
-    certificate, true, gram = certified(sequences)
+    certificate, true, exact = certified(sequences)
     assert true
-    regular = exceeds(gram, 0.0)
+    regular = exact.exceeds(0.0)
     assert not (certificate.verdict == "identifiable" and not regular)
     assert not (certificate.verdict == "not identifiable" and regular)
 
@@ -142,7 +142,7 @@ def test_updates_merges_and_files_keep_the_bound_true(rng, tmp_path):
     moments = la.Moments.load(tmp_path / "m.npz").update(sequences[30:])
     certificate = la.certify(moments)
     assert moments.accumulation.wide > la.Moments(2, 0).update(sequences).accumulation.wide
-    assert exceeds(exact_gram(sequences, "last", np.ones(40)), certificate.lower_bound)
+    assert Exact.of(sequences).exceeds(certificate.lower_bound)
     assert certificate.lower_bound > 0.99 * certificate.lambda_min
 
 

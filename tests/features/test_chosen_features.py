@@ -4,46 +4,35 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import home
+from conftest import home, ragged, rows_of, targets_for
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds
+from oracles import loops
+from oracles.exact import Exact, root
 
 import linattn_fast as la
 from linattn_fast.arrays.device import put
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.features.features import features_of
 from linattn_fast.moments.cancellation import summand_sizes
 
 POSITIONS = ["last", "all", "causal"]
 SOME = la.Features(4, pairs=[(0, 1), (1, 1), (3, 2), (0, 3)], queries=[2, 0])
 
 
-def kept(features):
-    """Where the chosen features stand among all, (count,)."""
-    return (features.pair_numbers[:, None] * features.d + features.queries).ravel()
-
-
-def ragged(rng, N=70, d=4):
-    return [rng.standard_normal((rng.integers(1, 7), d)) for _ in range(N)]
-
-
-def targets(rng, sequences, positions, d_out=2):
-    if positions == "last":
-        return rng.standard_normal((len(sequences), d_out))
-    return [rng.standard_normal((len(z), d_out)) for z in sequences]
+def some_sequences(rng, N=70):
+    return ragged(rng, N, 4, longest=6)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("features", [SOME, la.Features(4, queries=[1]), la.Features(4, [(2, 2)])])
 def test_moments_are_rows_and_columns_of_all_moments(rng, backend, positions, precision, features):
-    sequences, w = ragged(rng, 600), rng.random(600)
-    y = targets(rng, sequences, positions)
+    sequences, w = some_sequences(rng, 600), rng.random(600)
+    y = targets_for(rng, sequences, positions)
     options = {"positions": positions, "backend": backend, "precision": precision}
     every = la.Moments(4, 2, **options).update(sequences, y, sample_weight=w)
     some = la.Moments(4, 2, features=features, **options).update(sequences, y, sample_weight=w)
-    i = kept(features)
+    i = loops.columns(features)
     assert some.dimension == len(i)
     gram, cross = home(some.gram()), home(every.cross())
     expected = home(every.gram())[np.ix_(i, i)]
@@ -73,20 +62,12 @@ def test_a_choice_of_everything_is_no_choice(rng):
 @pytest.mark.parametrize("solver", ["auto", "cholesky", "eigh", "qr", "dual"])
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_fits_are_least_squares_on_the_chosen_features(rng, positions, solver, alpha):
-    sequences, w = ragged(rng), rng.random(70) + 0.1
-    y = targets(rng, sequences, positions)
-    fit = la.fit(
-        sequences,
-        y,
-        positions=positions,
-        features=SOME,
-        solver=solver,
-        alpha=alpha,
-        sample_weight=w,
-    )
-    H = features_of(as_tokens(sequences), positions)[:, kept(SOME)]
-    rows = y if positions == "last" else np.concatenate(y)
-    weights = w if positions == "last" else np.repeat(w, [len(z) for z in sequences])
+    sequences, w = some_sequences(rng), rng.random(70) + 0.1
+    y = targets_for(rng, sequences, positions)
+    settings = {"positions": positions, "features": SOME, "solver": solver, "alpha": alpha}
+    fit = la.fit(sequences, y, sample_weight=w, **settings)
+    H = loops.all_features(sequences, positions)[:, loops.columns(SOME)]
+    rows, weights = rows_of(y, positions), loops.per_sample(w, sequences, positions)
     Lambda = (H * weights[:, None]).T @ H / weights.sum() + alpha * np.eye(SOME.count)
     expected = np.linalg.solve(Lambda, (H * weights[:, None]).T @ rows / weights.sum()).T
     np.testing.assert_allclose(fit.coefficients, expected, rtol=1e-9, atol=1e-9)
@@ -94,37 +75,34 @@ def test_fits_are_least_squares_on_the_chosen_features(rng, positions, solver, a
     assert fit.info.dimension == SOME.count
     # Heads are those coefficients with zeros elsewhere, and predict as the fit does.
     full = np.zeros((2, 40))
-    full[:, kept(SOME)] = fit.coefficients
+    full[:, loops.columns(SOME)] = fit.coefficients
     np.testing.assert_allclose(fit.heads.coefficients(), full, atol=1e-9)
     predicted = np.concatenate([np.atleast_2d(part) for part in fit.predict(sequences)])
     np.testing.assert_allclose(predicted, H @ fit.coefficients.T, rtol=1e-9, atol=1e-9)
 
 
 def test_few_samples_take_the_dual_and_count_the_chosen_features(rng):
-    sequences = ragged(rng, SOME.count - 1)
+    sequences = some_sequences(rng, SOME.count - 1)
     fit = la.fit(sequences, rng.standard_normal(len(sequences)), features=SOME)
     assert fit.info.solver == "dual"
     assert fit.certificate.verdict == "not identifiable"
     assert fit.certificate.dimension == SOME.count
     assert fit.certificate.covers(sequences).all()
-    assert not fit.certificate.covers(ragged(rng, 5)).any()
+    assert not fit.certificate.covers(some_sequences(rng, 5)).any()
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_the_certificate_is_that_of_the_chosen_features(rng, backend, positions):
-    sequences, w = ragged(rng), rng.random(70) + 0.1
+    sequences, w = some_sequences(rng), rng.random(70) + 0.1
     certificate = la.certify(
         sequences, positions=positions, features=SOME, sample_weight=w, backend=backend
     )
-    i = kept(SOME)
-    G, unit, W = exact_gram(sequences, positions, w)
-    G = G[np.ix_(i, i)]
+    exact = Exact.of(sequences, positions, w, SOME)
     assert certificate.verdict == "identifiable"
     assert 0.99 * certificate.lambda_min < certificate.lower_bound
-    assert exceeds((G, unit, W), certificate.lower_bound)
-    assert not exceeds((G, unit, W), 1.001 * certificate.lambda_min)
-    H = features_of(as_tokens(sequences), positions)[:, i]
-    expected = np.einsum("ij,ij->i", H, np.linalg.solve((G * (unit / W)).astype(float), H.T).T)
+    assert exact.exceeds(certificate.lower_bound)
+    assert not exact.exceeds(1.001 * certificate.lambda_min)
+    expected = [root(exact.leverage(h, exact.unit)) ** 2 for h in exact.features]
     leverage = home(certificate.leverage(sequences))
     found = np.concatenate([np.atleast_1d(part) for part in leverage])
     np.testing.assert_allclose(found, expected, rtol=1e-8)
@@ -135,10 +113,10 @@ def test_the_certificate_is_that_of_the_chosen_features(rng, backend, positions)
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_sizes_of_summands_are_those_that_the_whole_gram_has(rng, positions):
-    sequences, w = ragged(rng), rng.random(70)
+    sequences, w = some_sequences(rng), rng.random(70)
     every = la.Moments(4, 0, positions=positions).update(sequences, sample_weight=w)
     some = la.Moments(4, 0, positions=positions, features=SOME).update(sequences, sample_weight=w)
-    expected = summand_sizes(every)[kept(SOME)]
+    expected = summand_sizes(every)[loops.columns(SOME)]
     np.testing.assert_allclose(summand_sizes(some), expected, rtol=1e-12)
 
 
@@ -149,14 +127,12 @@ def test_a_false_bound_would_be_found(rng):
         z = rng.standard_normal((20, 3, 2))
         Z = np.concatenate([1e8 * z, 1e8 * z * [1, -1], rng.standard_normal((20, 1, 2))], axis=1)
         certificate = la.certify(Z, features=features)
-        G, unit, W = exact_gram(list(Z), "last", np.ones(20))
-        i = kept(features)
         if certificate.lower_bound:
-            assert exceeds((G[np.ix_(i, i)], unit, W), certificate.lower_bound)
+            assert Exact.of(Z, features=features).exceeds(certificate.lower_bound)
 
 
 def test_merging_pickling_and_files_keep_the_choice(rng, tmp_path):
-    sequences = ragged(rng)
+    sequences = some_sequences(rng)
     y = rng.standard_normal(70)
     whole = la.Moments(4, 1, features=SOME).update(sequences, y)
     halves = la.Moments(4, 1, features=SOME).update(sequences[:30], y[:30])
@@ -188,8 +164,8 @@ def test_active_features_of_one_hot_tokens_lose_nothing(rng):
     assert 3 not in features.queries
     assert features.count < la.Features(d).count / 4
     assert set(features.queries) == set(np.flatnonzero(Z[:, -1].any(axis=0)))
-    every = features_of(as_tokens(Z), "last")
-    assert set(np.flatnonzero(every.any(axis=0))) <= set(kept(features))
+    every = la.cubic_features(Z)
+    assert set(np.flatnonzero(every.any(axis=0))) <= set(loops.columns(features))
     some, full = la.fit(Z, y, features=features, heads=None), la.fit(Z, y, heads=None)
     np.testing.assert_allclose(some.predict(Z), full.predict(Z), atol=1e-9)
     np.testing.assert_allclose(features.expand(some.coefficients), full.coefficients, atol=1e-9)
@@ -210,7 +186,7 @@ def test_any_choice_gives_its_part_of_the_gram(pairs, queries, seed):
     numbers = sorted(pairs)
     features = la.Features(4, np.stack([k[numbers], j[numbers]], axis=1), sorted(queries))
     np.testing.assert_array_equal(features.pair_numbers, numbers)
-    H = la.cubic_features(Z)[:, kept(features)]
+    H = la.cubic_features(Z)[:, loops.columns(features)]
     found = la.Moments(4, 0, features=features).update(Z).gram()
     np.testing.assert_allclose(found, H.T @ H, rtol=1e-9, atol=1e-12 * np.abs(H).max() ** 2)
 

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from oracles import loops
 
 import linattn_fast as la
 
@@ -124,27 +125,35 @@ def test_parts_on_a_cluster_are_checked_and_merged_alike():
 @pytest.mark.filterwarnings("ignore::linattn_fast.PaddingWarning")  # three sparse sequences
 @pytest.mark.parametrize("positions", ["last", "all", "causal"])
 def test_refused_is_what_has_a_feature_that_the_obvious_way_finds(rng, positions):
+    outcomes = set()
     for _ in range(50):
         known = rng.integers(-1, 2, (4, 3, 4)) * (rng.random((4, 3, 4)) > 0.6)
         batch = rng.integers(-1, 2, (3, 3, 4)) * (rng.random((3, 3, 4)) > 0.6)
-        try:
-            active = la.Features.active(known, positions=positions)
-        except ValueError:  # all zeros
-            continue
-        beyond = False
-        for z in batch:
-            for t in [2] if positions == "last" else range(3):
-                seen = z[: t + 1] if positions == "causal" else z
-                h = (seen.T @ seen)[:, :, None] * z[t]
-                for j, k in active.pairs:
-                    h[j, k, active.queries] = h[k, j, active.queries] = 0
-                beyond |= bool(h.any())
+        active = la.Features.active(known, positions=positions)
+        H = loops.all_features(batch, positions)
+        beyond = bool(np.delete(H, loops.columns(active), axis=1).any())
+        outcomes.add(beyond)
         held = la.Moments(4, 0, features=active, positions=positions)
         if beyond:
             with pytest.raises(ValueError, match="^features: "):
                 held.update(batch)
         else:
             held.update(batch)
+    assert outcomes == {True, False}
+
+
+def test_products_that_cancel_exactly_are_absent_whatever_rounding_leaves_of_them(rng):
+    """Tokens (a, b) and (a, -b) in any order: S_01 is zero, and its computed sum is not."""
+    a, b = rng.standard_normal((2, 20))
+    tokens = np.concatenate([np.stack([a, b], axis=1), np.stack([a, -b], axis=1)])
+    batch = np.zeros((1, 41, 4))
+    batch[0, :-1, :2] = rng.permutation(tokens)
+    batch[0, -1, 2] = 1.0  # asks
+    assert (batch[0].T @ batch[0])[0, 1] != 0
+    assert moments(ACTIVE, batch).n_samples == 1
+    batch[0, 0, 1] = np.nextafter(batch[0, 0, 1], 9.0)
+    with pytest.raises(ValueError, match="^features: .* sequence 0 has some"):
+        moments(ACTIVE, batch)
 
 
 def test_how_sums_came_about_does_not_depend_on_the_order_of_two(rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import targets_for
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
@@ -25,11 +26,6 @@ def least_squares(Z, y, positions="last"):
     return C.T, rank
 
 
-def noisy_targets(rng, Z, positions="last"):
-    shape = (len(Z), 2) if positions == "last" else (*Z.shape[:2], 2)
-    return rng.standard_normal(shape)
-
-
 SOLVERS = ["auto", "eigh", "qr", "pcg", "blocks"]
 
 
@@ -38,7 +34,7 @@ SOLVERS = ["auto", "eigh", "qr", "pcg", "blocks"]
 @pytest.mark.parametrize("positions", ["last", "all"])
 def test_coefficients_are_those_of_least_norm(rng, solver, positions, backend):
     Z = orthonormal_keys(rng, N)
-    y = noisy_targets(rng, Z, positions)
+    y = targets_for(rng, Z, positions)
     expected, rank = least_squares(Z, y, positions)
     assert rank == D  # S is the identity: only the trace of S times z is there
     fit = la.fit(Z, y, solver=solver, heads=None, positions=positions, backend=backend)
@@ -50,7 +46,7 @@ def test_coefficients_are_those_of_least_norm(rng, solver, positions, backend):
 @pytest.mark.parametrize("solver", ["auto", "eigh"])
 def test_moments_alone_tell_cancellation_from_data(rng, solver):
     Z = orthonormal_keys(rng, N)
-    y = noisy_targets(rng, Z)
+    y = targets_for(rng, Z, "last")
     expected, rank = least_squares(Z, y)
     fit = la.Moments(D, 2).update(Z, y).fit(solver=solver, heads=None)
     np.testing.assert_allclose(fit.coefficients, expected, atol=1e-11 * np.abs(expected).max())
@@ -84,7 +80,7 @@ def test_what_is_covered(rng, solver, n_sequences):
     if n_sequences < feature_count(D) and solver != "blocks":
         certificate = la.certify(Z)  # counted: the range is that of the samples
     else:
-        certificate = la.fit(Z, noisy_targets(rng, Z), solver=solver, heads=None).certificate
+        certificate = la.fit(Z, targets_for(rng, Z, "last"), solver=solver, heads=None).certificate
     others = orthonormal_keys(rng, 20)
     assert certificate.covers(others, tol=1e-12).all()
     assert (certificate.covers(others) == (n_sequences >= feature_count(D))).all()
@@ -94,7 +90,7 @@ def test_what_is_covered(rng, solver, n_sequences):
 def test_units_do_not_matter(rng):
     """Coordinates in other units: the same features cancel, and the same fit is found."""
     Z = orthonormal_keys(rng, N)
-    y = noisy_targets(rng, Z)
+    y = targets_for(rng, Z, "last")
     units = 2.0 ** np.array([-20, 0, 7, 15])
     for solver in ("qr", "eigh"):
         one, other = (la.fit(x, y, solver=solver, heads=None) for x in (Z, Z * units))

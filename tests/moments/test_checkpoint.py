@@ -27,13 +27,13 @@ def same_bits(a, b):
 
 
 class Stop(Exception):
-    """Raised by nothing but the tests' own streams and callbacks, so that it needs no match."""
+    """What the streams and callbacks of these tests raise."""
 
 
 def stopping(stream, after):
     for i, batch in enumerate(stream):
         if i == after:
-            raise Stop
+            raise Stop("enough")
         yield batch
 
 
@@ -42,7 +42,7 @@ def test_a_stream_that_failed_goes_on_to_the_same_bits(tmp_path, after):
     path = tmp_path / "checkpoint.npz"
     expected = la.Moments(4, 1).update(batches())
     moments = la.Moments(4, 1)
-    with pytest.raises(Stop):
+    with pytest.raises(Stop, match="enough"):
         moments.update(stopping(batches(), after), checkpoint=path, checkpoint_every=0)
     assert moments.n_samples == 0  # a stream is one update
     assert path.exists() == (after > 0)
@@ -79,9 +79,9 @@ def test_stored_arrays_go_on_where_they_were(tmp_path, monkeypatch):
 
     def refuse(done, total):
         if done > 400:
-            raise Stop
+            raise Stop("enough")
 
-    with pytest.raises(Stop):
+    with pytest.raises(Stop, match="enough"):
         la.Moments(4, 1).update(Z, y, checkpoint=path, checkpoint_every=0, progress=refuse)
     found = la.Moments(4, 1).update(
         Z, y, checkpoint=path, progress=lambda done, total: seen.append(done)
@@ -152,7 +152,7 @@ def test_a_checkpoint_never_answers_for_other_data(tmp_path, after, changed, nam
     """Whether it is complete or not, one changed digit is found, and the message says where."""
     path = tmp_path / "checkpoint.npz"
     if after < 12:
-        with pytest.raises(Stop):
+        with pytest.raises(Stop, match="enough"):
             la.Moments(4, 1).update(
                 stopping(with_weights(), after), checkpoint=path, checkpoint_every=0
             )

@@ -27,7 +27,7 @@ def test_moments_are_the_definition(rng, backend, positions, d, n):
     moments = la.Moments(d, 2, positions=positions, backend=backend)
     moments.update(Z, given, sample_weight=w)
     rows = y.reshape(-1, 2)
-    weights = w if positions == "last" else np.repeat(w, n)
+    weights = loops.per_sample(w, Z, positions)
     H = loops.all_features(Z, positions)
     size = loops.all_features(np.abs(Z), positions)
     scale = rounding_steps(tokens, positions) * EPS
@@ -297,7 +297,7 @@ def test_loss_is_the_training_error(rng, positions):
     moments.update(Z, y[:, 0] if positions == "last" else y, sample_weight=w)
     C = rng.standard_normal((2, 18))
     errors = ((loops.all_features(Z, positions) @ C.T - y.reshape(-1, 2)) ** 2).sum(axis=1)
-    weights = w if positions == "last" else np.repeat(w, 4)
+    weights = loops.per_sample(w, Z, positions)
     assert moments.loss(C) == pytest.approx(np.average(errors, weights=weights), rel=1e-12)
 
 

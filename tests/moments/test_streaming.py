@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
-from conftest import assert_moments_agree, home, random_targets
+from conftest import assert_moments_agree, home, random_targets, targets_for
 from stand_ins.stored import Stored, on_disk
 
 import linattn_fast as la
 from linattn_fast.data import sources
 from linattn_fast.data.tokens import Tokens
-
-
-def targets_for(rng, Z, positions, d_out=2):
-    shape = Z.shape[:1] if positions == "last" else Z.shape[:2]
-    return rng.standard_normal((*shape, d_out))
 
 
 def as_tokens_and_targets(Z, y, positions):

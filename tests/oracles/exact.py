@@ -1,170 +1,299 @@
-"""The second moment and the loss in exact arithmetic: what bounds are held to.
+"""Least squares in the cubic features, in exact arithmetic.
 
-Floats are integers times powers of two, so the Gram of given tokens is an integer matrix times one.
+Floats are integers times powers of two, so features, targets and weights are integers in some unit,
+and ranks, solutions and leverages are rational numbers. FLINT computes with them; nothing here is
+shared with the package.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+from flint import fmpq_mat, fmpz_mat
+
+Rows = list[list[int]]
 
 
-def as_integers(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Integers (as Python objects) and k with values = integers / 2^k, exactly."""
-    fractions = [Fraction(float(x)) for x in values.ravel()]
+class Chosen(Protocol):
+    """Which features take part: all of them, or ``la.Features``."""
+
+    pairs: np.ndarray
+    """(m, 2), j <= k."""
+    queries: np.ndarray
+    """(t,)"""
+
+
+def as_integers(values: np.ndarray) -> tuple[np.ndarray, Fraction]:
+    """Integers (Python's, same shape) and the unit u with values = u * integers, exactly."""
+    fractions = [Fraction(float(x)) for x in np.asarray(values).ravel()]
     k = max((f.denominator.bit_length() - 1 for f in fractions), default=0)
     integers = np.array([int(f * 2**k) for f in fractions], dtype=object)
-    return integers.reshape(values.shape), k
+    return integers.reshape(np.shape(values)), Fraction(1, 2**k)
 
 
-def exact_gram(
-    sequences, positions, weights, features=None
-) -> tuple[np.ndarray, Fraction, Fraction]:
-    """Integer matrix G (p, p), its unit, and W: sum w h h' = unit * G; h may be chosen features."""
-    d = sequences[0].shape[1]
-    (j, k), l = np.triu_indices(d), np.arange(d)
-    if features is not None:
-        (j, k), l = features.pairs.T, features.queries
-    flat, token_bits = as_integers(np.concatenate(sequences))
-    w, weight_bits = as_integers(np.asarray(weights, dtype=float))
-    ends = np.cumsum([len(z) for z in sequences])
-    G = np.zeros((len(j) * len(l),) * 2, dtype=object)
-    W = 0
-    for i, end in enumerate(ends):
-        z = flat[end - len(sequences[i]) : end]
-        queries = range(len(z)) if positions != "last" else [len(z) - 1]
-        for t in queries:
-            seen = z[: t + 1] if positions == "causal" else z
-            S = seen.T @ seen
-            h = (S[j, k][:, None] * z[t, l][None, :]).ravel()
-            G = G + w[i] * np.outer(h, h)
-            W += w[i]
-    unit = Fraction(1, 2 ** (6 * token_bits + weight_bits))
-    return G, unit, Fraction(W, 2**weight_bits)
+def _fraction(q: object) -> Fraction:
+    return Fraction(int(q.p), int(q.q))  # type: ignore[attr-defined]  # of an fmpq
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The samples of a data set: features h (M, p) times ``unit``, weights w, targets y."""
+
+    features: Rows
+    summands: Rows
+    """The same of absolute values: S[j,k] without cancellation."""
+    unit: Fraction
+    weights: list[int]
+    weight_unit: Fraction
+    targets: Rows
+    target_unit: Fraction
+
+    @classmethod
+    def of(
+        cls,
+        sequences: Iterable[np.ndarray],
+        positions: str = "last",
+        weights: np.ndarray | None = None,
+        features: Chosen | None = None,
+        targets: np.ndarray | None = None,
+    ) -> Exact:
+        """Samples of positive weight; ``targets`` (M, d_out) has a row for every query."""
+        arrays = [np.asarray(z) for z in sequences]
+        w = np.ones(len(arrays)) if weights is None else weights
+        per_sequence, weight_unit = as_integers(w)
+        rows, sizes, kept, where = [], [], [], []
+        number = 0
+        integers, unit = _in_one_unit(arrays)
+        for z, weight in zip(integers, per_sequence, strict=True):
+            for t in _queries(z, positions):
+                if weight > 0:
+                    rows.append(_features(z, t, positions, features))
+                    sizes.append(_features(np.abs(z), t, positions, features))
+                    kept.append(int(weight))
+                    where.append(number)
+                number += 1
+        y = np.zeros((number, 0)) if targets is None else targets
+        whole, target_unit = as_integers(y)
+        return cls(rows, sizes, unit**3, kept, weight_unit, whole[where].tolist(), target_unit)
+
+    @property
+    def p(self) -> int:
+        """Number of features."""
+        return len(self.features[0])
+
+    @cached_property
+    def H(self) -> fmpz_mat:
+        """The features, (M, p), in units of ``unit``."""
+        return fmpz_mat(self.features)
+
+    @cached_property
+    def weighted(self) -> fmpz_mat:
+        """H' diag(w), (p, M)."""
+        rows = [[w * h for h in row] for w, row in zip(self.weights, self.features, strict=True)]
+        return fmpz_mat(rows).transpose()
+
+    @cached_property
+    def gram(self) -> fmpz_mat:
+        """Sum of w h h', (p, p), in units of ``unit^2 weight_unit``."""
+        return self.weighted * self.H
+
+    @cached_property
+    def total_weight(self) -> Fraction:
+        """W, the sum of the weights."""
+        return sum(self.weights) * self.weight_unit
+
+    @cached_property
+    def rank(self) -> int:
+        """Rank of the features."""
+        return int(self.H.rank())
+
+    def exceeds(self, bound: float) -> bool:
+        """Whether lambda_min of the second moment is above ``bound``.
+
+        A symmetric matrix has positive eigenvalues alone exactly when the signs of its
+        characteristic polynomial's coefficients alternate.
+        """
+        shift = Fraction(bound) * self.total_weight / (self.unit**2 * self.weight_unit)
+        matrix = self.gram * shift.denominator
+        for i in range(self.p):
+            matrix[i, i] -= shift.numerator
+        signs = matrix.charpoly().coeffs()[::-1]  # from x^p down
+        return all((c > 0) if i % 2 == 0 else (c < 0) for i, c in enumerate(signs)) and (
+            len(signs) == self.p + 1
+        )
+
+    @cached_property
+    def basis(self) -> fmpz_mat:
+        """Independent rows of H that span all of them, (rank, p)."""
+        reduced, _, rank = self.H.transpose().rref()
+        chosen = []
+        for i in range(rank):
+            j = next(j for j in range(reduced.ncols()) if reduced[i, j] != 0)
+            chosen.append(self.features[j])
+        return fmpz_mat(chosen)
+
+    @cached_property
+    def _inner(self) -> fmpz_mat:
+        """B gram B', (rank, rank), positive definite."""
+        return self.basis * self.gram * self.basis.transpose()
+
+    def coefficients(self, alpha: float) -> list[list[Fraction]]:
+        """Best coefficients (d_out, p), of least norm among equal ones."""
+        y = fmpz_mat(self.targets)
+        right = self.weighted * y  # (p, d_out)
+        d_out = right.ncols()
+        scale = self.target_unit / self.unit
+        if self.rank == 0:
+            return [[Fraction(0)] * self.p for _ in range(d_out)]
+        if alpha == 0:
+            t = self._inner.solve(self.basis * right)
+            C = fmpq_mat(self.basis.transpose()) * t
+        else:
+            ridge = Fraction(alpha) * self.total_weight / (self.unit**2 * self.weight_unit)
+            matrix = self.gram * ridge.denominator
+            for i in range(self.p):
+                matrix[i, i] += ridge.numerator
+            C = matrix.solve(right * ridge.denominator)
+        return [[_fraction(C[i, a]) * scale for i in range(self.p)] for a in range(d_out)]
+
+    def mean_squared_error(self, coefficients: list[list[Fraction]]) -> Fraction:
+        """(1/W) sum w ||C h - y||^2, of any coefficients (d_out, p)."""
+        total = Fraction(0)
+        common = [_over_common_denominator(row) for row in coefficients]
+        for w, h, y in zip(self.weights, self.features, self.targets, strict=True):
+            for (numbers, denominator), target in zip(common, y, strict=True):
+                fitted = Fraction(sum(c * x for c, x in zip(numbers, h, strict=True)), denominator)
+                total += w * (fitted * self.unit - target * self.target_unit) ** 2
+        return total * self.weight_unit / self.total_weight
+
+    @property
+    def samples(self) -> int:
+        """Samples of positive weight."""
+        return len(self.weights)
+
+    def sizes(self, coefficients: list[list[Fraction]]) -> Fraction:
+        """Root mean square of |y| + |C| g, g the sizes of the summands of h; rounded up."""
+        total = Fraction(0)
+        for w, g, y in zip(self.weights, self.summands, self.targets, strict=True):
+            for row, target in zip(coefficients, y, strict=True):
+                fitted = sum(c * x for c, x in zip(row, g, strict=True) if c)
+                total += w * (fitted * self.unit + abs(target) * self.target_unit) ** 2
+        mean = total * self.weight_unit / self.total_weight
+        return Fraction(root(mean)) * Fraction(1.0 + 1e-9)
+
+    def leverage(self, h: list[int], unit: Fraction) -> Fraction | None:
+        """h' Lambda^+ h for features h in ``unit``; None where h is outside the range."""
+        row = fmpz_mat([h])
+        if not any(h):
+            return Fraction(0)
+        if not self.contains(h):
+            return None
+        column = self.basis * row.transpose()
+        t = self._inner.solve(column)
+        value = (fmpq_mat(column.transpose()) * t)[0, 0]
+        return _fraction(value) * (unit / self.unit) ** 2 * self.total_weight / self.weight_unit
+
+    @cached_property
+    def _null(self) -> fmpz_mat:
+        null, count = self.H.nullspace()
+        return fmpz_mat([[null[i, j] for j in range(count)] for i in range(self.p)])
+
+    def contains(self, h: list[int]) -> bool:
+        """Whether features h, in any unit, are a combination of those of the samples."""
+        if self.rank == self.p:
+            return True
+        left = fmpz_mat([h]) * self._null
+        return all(left[0, j] == 0 for j in range(left.ncols()))
+
+
+def _over_common_denominator(row: list[Fraction]) -> tuple[list[int], int]:
+    common = math.lcm(*(x.denominator for x in row))
+    return [int(x * common) for x in row], common
+
+
+def _in_one_unit(sequences: list[np.ndarray]) -> tuple[list[np.ndarray], Fraction]:
+    """Tokens as integers, sequence by sequence, and their unit."""
+    flat, unit = as_integers(np.concatenate(sequences))
+    return np.split(flat, np.cumsum([len(z) for z in sequences])[:-1]), unit
+
+
+def _queries(z: np.ndarray, positions: str) -> range:
+    """Places of the tokens that query."""
+    return range(len(z) - 1 if positions == "last" else 0, len(z))
+
+
+def _features(z: np.ndarray, t: int, positions: str, chosen: Chosen | None) -> list[int]:
+    """S[j,k] z_t[l] of every pair and query coordinate, or of chosen ones, as integers."""
+    d = z.shape[1]
+    pairs = [(j, k) for j in range(d) for k in range(j, d)] if chosen is None else chosen.pairs
+    queries = range(d) if chosen is None else chosen.queries
+    seen = z[: t + 1] if positions == "causal" else z
+    sums = [sum(row[j] * row[k] for row in seen) for j, k in pairs]
+    return [s * z[t][l] for s in sums for l in queries]
+
+
+def features_of(
+    sequences: Iterable[np.ndarray], positions: str = "last", chosen: Chosen | None = None
+) -> tuple[Rows, Fraction]:
+    """Features of every query of the sequences, (M, p), and their unit."""
+    integers, unit = _in_one_unit([np.asarray(z) for z in sequences])
+    return [
+        _features(z, t, positions, chosen) for z in integers for t in _queries(z, positions)
+    ], unit**3
+
+
+def exact_features(
+    sequences: Iterable[np.ndarray],
+    positions: str,
+    weights: np.ndarray | None = None,
+    chosen: Chosen | None = None,
+) -> np.ndarray:
+    """Features of the samples of positive weight, times a power of two: whole numbers, (M, p)."""
+    return np.array(Exact.of(sequences, positions, weights, chosen).features, dtype=object)
+
+
+def exact_rank(matrix: np.ndarray) -> int:
+    """Rank of a matrix of whole numbers."""
+    return int(fmpz_mat(matrix.tolist()).rank())
 
 
 def exact_loss(Z: np.ndarray, y: np.ndarray, C: np.ndarray) -> float:
     """(1/N) sum ||C h - y||^2 over "last" queries, rounded once, at the end."""
-    d = Z.shape[2]
-    pairs = [(j, k) for j in range(d) for k in range(j, d)]
-    coefficients = [[Fraction(float(c)) for c in row] for row in C]
-    total = Fraction(0)
-    for tokens, target in zip(Z, y, strict=True):
-        rows = [[Fraction(float(x)) for x in token] for token in tokens]
-        s = [sum(row[j] * row[k] for row in rows) for j, k in pairs]
-        h = [s_u * z_l for s_u in s for z_l in rows[-1]]
-        for row, wanted in zip(coefficients, target, strict=True):
-            off = sum(c * x for c, x in zip(row, h, strict=True)) - Fraction(float(wanted))
-            total += off * off
-    return float(total / len(Z))
+    return float(Exact.of(Z, targets=y).mean_squared_error(as_fractions(C)))
 
 
-def is_positive_definite(matrix: np.ndarray) -> bool:
-    """Whether all leading minors of an integer matrix are positive (Bareiss elimination)."""
-    a = matrix.copy()
-    previous = 1
-    for i in range(len(a)):
-        if a[i, i] <= 0:
-            return False
-        below = slice(i + 1, None)
-        a[below, below] = (
-            a[i, i] * a[below, below] - np.outer(a[below, i], a[i, below])
-        ) // previous
-        previous = a[i, i]
-    return True
+def as_fractions(coefficients: np.ndarray) -> list[list[Fraction]]:
+    """Floats as the rational numbers that they are."""
+    return [[Fraction(float(x)) for x in row] for row in coefficients]
 
 
-def exceeds(gram: tuple[np.ndarray, Fraction, Fraction], bound: float) -> bool:
-    """Whether lambda_min of the exact second moment is above ``bound``."""
-    G, unit, W = gram
-    shift = Fraction(bound) * W / unit  # G - shift I, made integer
-    matrix = G * shift.denominator
-    matrix[np.diag_indices(len(G))] -= shift.numerator
-    return is_positive_definite(matrix)
+def relative_error(found: np.ndarray, exact: list[list[Fraction]]) -> float:
+    """||C - C*|| / ||C*||, in the Frobenius norm; of C* = 0, 0 or infinity."""
+    pairs = [
+        (Fraction(float(x)), y)
+        for given, row in zip(found, exact, strict=True)
+        for x, y in zip(given, row, strict=True)
+    ]
+    off = sum((x - y) ** 2 for x, y in pairs)
+    size = sum(y**2 for _, y in pairs)
+    if size == 0:
+        return 0.0 if off == 0 else float("inf")
+    return root(off / size)
 
 
-def exact_features(sequences, positions, weights=None, features=None) -> np.ndarray:
-    """Features of the samples of positive weight, times a power of two: whole numbers, (M, p)."""
-    d = np.asarray(sequences[0]).shape[1]
-    pairs = np.stack(np.triu_indices(d), axis=1) if features is None else features.pairs
-    queries = np.arange(d) if features is None else features.queries
-    flat, _ = as_integers(np.concatenate([np.asarray(z, float) for z in sequences]))
-    ends = np.cumsum([len(z) for z in sequences])
-    rows = []
-    for i, end in enumerate(ends):
-        if weights is not None and not weights[i] > 0:
-            continue
-        z = flat[end - len(sequences[i]) : end]
-        for t in range(len(z)) if positions != "last" else [len(z) - 1]:
-            seen = z[: t + 1] if positions == "causal" else z
-            S = seen.T @ seen
-            rows.append((S[tuple(pairs.T)][:, None] * z[t][queries][None, :]).ravel())
-    return np.array(rows, dtype=object).reshape(len(rows), len(pairs) * len(queries))
-
-
-def exact_rank(matrix: np.ndarray) -> int:
-    """Rank of a matrix of whole numbers, by elimination without fractions (Bareiss)."""
-    a = matrix.copy()
-    rank, previous = 0, 1
-    for column in range(a.shape[1]):
-        rows = np.flatnonzero(a[rank:, column])
-        if len(rows) == 0:
-            continue
-        a[[rank, rank + rows[0]]] = a[[rank + rows[0], rank]]
-        pivot, below = a[rank, column], a[rank + 1 :]
-        below[:] = (pivot * below - np.outer(below[:, column], a[rank])) // previous
-        previous = pivot
-        rank += 1
-        if rank == len(a):
-            break
-    return rank
-
-
-def features_as_fractions(sequences, positions, chosen) -> list[list[Fraction]]:
-    """Features of every query, exactly, in their own units; ``chosen`` are (pairs, queries)."""
-    pairs, queries = chosen
-    rows = []
-    for sequence in sequences:
-        z = [[Fraction(float(x)) for x in token] for token in sequence]
-        for t in range(len(z)) if positions != "last" else [len(z) - 1]:
-            seen = z[: t + 1] if positions == "causal" else z
-            s = [sum(token[j] * token[k] for token in seen) for j, k in pairs]
-            rows.append([x * z[t][l] for x in s for l in queries])
-    return rows
-
-
-def exact_leverages(H, weights, queries) -> list[Fraction | None]:
-    """h' Lambda^+ h of the queries, Lambda = (1/W) sum w h h'; None outside the range.
-
-    Gauss-Jordan on Lambda x = h: a solution x exists in the range, and the leverage is x'h.
-    """
-    p = len(H[0])
-    w = [Fraction(float(x)) for x in weights]
-    W = sum(w)
-    rows = []
-    for a in range(p):
-        left = [sum(wi * h[a] * h[b] for wi, h in zip(w, H, strict=True)) for b in range(p)]
-        rows.append(left + [W * h[a] for h in queries])
-    pivots = []
-    for column in range(p):
-        at = next((i for i in range(len(pivots), p) if rows[i][column]), None)
-        if at is None:
-            continue
-        top = len(pivots)
-        rows[top], rows[at] = rows[at], rows[top]
-        pivot = rows[top][column]
-        rows[top] = [x / pivot for x in rows[top]]
-        for i in range(p):
-            factor = rows[i][column]
-            if i != top and factor:
-                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[top], strict=True)]
-        pivots.append(column)
-    found = []
-    for number, h in enumerate(queries):
-        place = p + number
-        if any(rows[i][place] for i in range(len(pivots), p)):
-            found.append(None)
-        else:
-            found.append(sum(h[c] * rows[i][place] for i, c in enumerate(pivots)))
-    return found
+def root(value: Fraction) -> float:
+    """Square root as a float, also of numbers beyond the range of floats."""
+    if value == 0:
+        return 0.0
+    shift = (value.numerator.bit_length() - value.denominator.bit_length()) // 2 * 2
+    scaled = value / Fraction(2) ** shift
+    try:
+        return float(np.sqrt(float(scaled))) * 2.0 ** (shift // 2)
+    except OverflowError:
+        return float("inf")

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from conftest import rows_of
 
 from linattn_fast.data.tokens import as_tokens
+
+from . import loops
 
 POSITIONS = ["last", "causal", "all"]
 
@@ -23,8 +26,7 @@ class Expected:
     def of(cls, sequences, positions, features, weights=None):
         h = features.of(as_tokens(sequences), positions)
         w = np.ones(len(sequences)) if weights is None else np.asarray(weights)
-        if positions != "last":
-            w = np.repeat(w, [len(z) for z in sequences])
+        w = loops.per_sample(w, sequences, positions)
         return cls(h, w / w.sum())
 
     @property
@@ -68,14 +70,6 @@ def two_groups(rng, shape, d):
 def gaussian(rng, shape, d):
     """One group."""
     return rng.standard_normal((*shape, d))
-
-
-def targets(rng, Z, positions, d_out=2):
-    return rng.standard_normal((len(Z), d_out) if positions == "last" else (*Z.shape[:2], d_out))
-
-
-def rows_of(y, positions):
-    return np.asarray(y) if positions == "last" else np.concatenate(list(y))
 
 
 def agrees(fit, expected, y, positions, alpha, asked):

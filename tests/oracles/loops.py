@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    import linattn_fast as la
 
 
 def features(sequence: np.ndarray, query: np.ndarray | None = None) -> np.ndarray:
@@ -26,6 +31,19 @@ def all_features(sequences: list[np.ndarray], positions: str) -> np.ndarray:
     return np.array(
         [features(context, query) for z in sequences for context, query in queries(z, positions)]
     )
+
+
+def columns(chosen: la.Features) -> list[int]:
+    """Where the chosen features stand among all of them, (count,)."""
+    d = chosen.d
+    every = ((j, k, l) for j in range(d) for k in range(j, d) for l in range(d))
+    place = {feature: i for i, feature in enumerate(every)}
+    return [place[j, k, l] for j, k in chosen.pairs for l in chosen.queries]
+
+
+def per_sample(values: np.ndarray, sequences: list[np.ndarray], positions: str) -> np.ndarray:
+    """Values of sequences, such as weights, a value for each query: (N,) to (samples,)."""
+    return np.repeat(values, [len(queries(z, positions)) for z in sequences])
 
 
 def layer(V: np.ndarray, Q: np.ndarray, sequence: np.ndarray, query: np.ndarray) -> np.ndarray:

@@ -2,30 +2,25 @@
 
 import pickle
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
-from conftest import EPS
+from conftest import EPS, targets_for
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.grouped_data import (
-    POSITIONS,
-    Expected,
-    agrees,
-    gaussian,
-    one_hot,
-    targets,
-    two_groups,
-)
+from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, two_groups
 
 import linattn_fast as la
 from linattn_fast.data import prefixes
 from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.fitting import block_choice
-from linattn_fast.backend import chosen_layer
+from linattn_fast.heads import chosen_layer
 from linattn_fast.moments import query_groups
 from linattn_fast.solvers.blocks import partition as query_blocks
+
+fit_in_blocks = partial(la.fit, heads=None, solver="blocks")
 
 # ---------------------------------------------------------------------------------- common prefixes
 
@@ -72,9 +67,9 @@ def test_small_pieces_give_the_same_sums(rng, monkeypatch):
 def test_blocks_a_few_at_a_time_give_the_same_bits(rng, monkeypatch):
     Z = two_groups(rng, (80, 5), 5)
     y = rng.standard_normal((80, 5, 1))
-    fit = la.fit(Z, y, positions="causal", heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y, positions="causal")
     monkeypatch.setattr(query_blocks, "SUMS_BYTES", 1)
-    again = la.fit(Z, y, positions="causal", heads=None, solver="blocks")
+    again = fit_in_blocks(Z, y, positions="causal")
     np.testing.assert_array_equal(fit.coefficients, again.coefficients)
 
 
@@ -101,8 +96,11 @@ def test_one_group_is_told_as_from_all_samples_together(lengths, form, positions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_groups, "_SAMPLES_AT_ONCE", at_once)
         told = query_groups.in_one_group(tokens, positions, queries)
-    groups, _ = query_groups.groups_of_samples(Prefixes.of(tokens, positions), queries)
+        by_parts = query_groups.groups_of_samples(Prefixes.of(tokens, positions), queries)
+    groups, asked = query_groups.groups_of_samples(Prefixes.of(tokens, positions), queries)
     assert told == (len(groups) == 1)
+    assert [group.tolist() for group in by_parts[0]] == [group.tolist() for group in groups]
+    np.testing.assert_array_equal(by_parts[1], asked)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -146,11 +144,11 @@ def traces(rng, N, states=2, symbols=2, length=3):
 def test_a_program_is_learned_in_blocks_and_its_certificate_is_right(rng):
     Z, y = traces(rng, 150)
     features = la.Features.active(Z)
-    fit = la.fit(Z, y, features=features, heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y, features=features)
     expected = Expected.of(Z, "last", features)
     new, truth = traces(rng, 60)
     agrees(fit, expected, y, "last", 0.0, new)
-    few = la.fit(Z[:120], y[:120], features=features, heads=None, solver="blocks").certificate
+    few = fit_in_blocks(Z[:120], y[:120], features=features).certificate
     covered = la.fit(Z[:120], y[:120], features=features, heads=None, solver="dual")
     np.testing.assert_array_equal(few.covers(new), covered.certificate.covers(new))
     assert 0 < few.covers(new).mean() < 1
@@ -190,7 +188,7 @@ def test_auto_takes_blocks_where_nothing_else_fits_in_memory(rng):
     assert fit.info.solver == "blocks"
     assert fit.info.bytes <= limit
     with pytest.raises(MemoryError, match=r"fit: d = 54 .*'blocks', needs .* memory_limit is"):
-        la.fit(Z, y, features=features, heads=None, solver="blocks", memory_limit=1 << 20)
+        fit_in_blocks(Z, y, features=features, memory_limit=1 << 20)
     with pytest.raises(MemoryError, match="with heads"):
         la.fit(Z, y, features=features, solver="blocks", memory_limit=limit)
 
@@ -200,7 +198,7 @@ def test_auto_takes_blocks_where_nothing_else_fits_in_memory(rng):
 def test_coefficients_of_few_features_are_applied_as_they_are(rng, monkeypatch, positions, backend):
     Z = one_hot(rng, (30, 5), 6) + 2.0 * one_hot(rng, (30, 5), 6)
     features = la.Features(6, [(0, 0), (1, 2), (5, 5)], [0, 2, 4, 5])
-    y = targets(rng, Z, positions)
+    y = targets_for(rng, Z, positions)
     fit = la.fit(Z, y, positions=positions, features=features, heads=None, alpha=0.1)
     new = list(gaussian(rng, (4, 3), 6)) + list(gaussian(rng, (2, 7), 6))
     written_out = fit.predict(new, backend=backend)
@@ -218,7 +216,7 @@ def test_coefficients_of_few_features_are_applied_as_they_are(rng, monkeypatch, 
 
 def test_a_fit_in_blocks_can_be_saved_and_pickled(rng, tmp_path):
     Z, y = traces(rng, 50)
-    fit = la.fit(Z, y, features=la.Features.active(Z), heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y, features=la.Features.active(Z))
     fit.save(tmp_path / "fit.npz")
     for again in (la.load(tmp_path / "fit.npz"), pickle.loads(pickle.dumps(fit))):
         np.testing.assert_array_equal(again.predict(Z), fit.predict(Z))
@@ -233,10 +231,10 @@ def test_a_fit_in_blocks_can_be_saved_and_pickled(rng, tmp_path):
 def test_a_stream_is_loaded(rng):
     Z = two_groups(rng, (90, 4), 4)
     y = rng.standard_normal((90, 2))
-    whole = la.fit(Z, y, heads=None, solver="blocks")
+    whole = fit_in_blocks(Z, y)
     parts = [(Z[:40], y[:40]), (Z[40:], y[40:])]
     for stream in (parts, iter(parts)):
-        fit = la.fit(stream, heads=None, solver="blocks")
+        fit = fit_in_blocks(stream)
         np.testing.assert_allclose(fit.coefficients, whole.coefficients, atol=1e-12)
         assert "loaded into memory" in fit.info.reason
 
@@ -253,7 +251,7 @@ def test_a_number_of_heads_is_found_after_blocks(rng):
 def test_progress_counts_the_samples(rng):
     Z, y = traces(rng, 30)
     seen = []
-    la.fit(Z, y, heads=None, solver="blocks", progress=lambda *done: seen.append(done))
+    fit_in_blocks(Z, y, progress=lambda *done: seen.append(done))
     assert seen[-1] == (len(Z), len(Z))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
@@ -265,18 +263,18 @@ def test_values_that_are_not_finite_are_named(rng, bad):
     features = la.Features(3, [(0, 0)], [0, 1])  # also where no feature needs them
     for chosen in (None, features):
         with pytest.raises(ValueError, match="Z: must be finite, got .* in sequence 7, token 1"):
-            la.fit(Z, np.ones(20), heads=None, solver="blocks", features=chosen)
+            fit_in_blocks(Z, np.ones(20), features=chosen)
 
 
 def test_values_too_large_or_too_small_are_named(rng):
     Z = one_hot(rng, (20, 4), 3)
     with pytest.raises(ValueError, match="Z: .*overflow"):
-        la.fit(1e120 * Z, np.ones(20), heads=None, solver="blocks")
+        fit_in_blocks(1e120 * Z, np.ones(20))
     with pytest.raises(ValueError, match="Z: .*with y up to 1e.200 overflow"):
-        la.fit(Z, np.full(20, 1e200), heads=None, solver="blocks")
+        fit_in_blocks(Z, np.full(20, 1e200))
     with pytest.raises(ValueError, match="Z: .*underflow"):
-        la.fit(1e-70 * Z, np.ones(20), heads=None, solver="blocks")
-    fit = la.fit(Z, np.ones(20), heads=None, solver="blocks")
+        fit_in_blocks(1e-70 * Z, np.ones(20))
+    fit = fit_in_blocks(Z, np.ones(20))
     with pytest.raises(ValueError, match="Z: .*overflow"):
         fit.certificate.covers(1e160 * Z)
 
@@ -290,7 +288,7 @@ def test_moments_know_no_samples(rng):
 def test_inputs_are_left_alone(rng):
     Z, y = traces(rng, 20)
     before = [z.copy() for z in Z], y.copy()
-    fit = la.fit(Z, y, heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y)
     fit.certificate.covers(Z)
     assert all(np.array_equal(a, b) for a, b in zip(Z, before[0], strict=True))
     np.testing.assert_array_equal(y, before[1])

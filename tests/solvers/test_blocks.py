@@ -1,16 +1,21 @@
 """A fit in blocks of queries that never occur together: what it finds and proves."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from conftest import targets_for
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles.exact import exact_gram, exceeds
-from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, targets, two_groups
+from oracles.exact import Exact
+from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, two_groups
 
 import linattn_fast as la
 from linattn_fast.certificate import blocks as block_certificate
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.solvers.blocks.least_squares import factorise_block, solve_block
+
+fit_in_blocks = partial(la.fit, heads=None, solver="blocks")
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -23,19 +28,11 @@ def test_blocks_agree_with_numpy(rng, positions, kind, N, alpha, chosen):
     features = la.Features(d, [(0, 0), (0, 2), (1, 1), (2, 3), (3, 3)], [0, 1, 3])
     features = features if chosen else la.Features(d)
     Z = kind(rng, (N, 5), d)
-    y = targets(rng, Z, positions)
+    y = targets_for(rng, Z, positions)
     weights = rng.uniform(0.5, 2.0, N)
     weights[::4] = 0.0
-    fit = la.fit(
-        Z,
-        y,
-        positions=positions,
-        alpha=alpha,
-        sample_weight=weights,
-        features=features,
-        heads=None,
-        solver="blocks",
-    )
+    settings = {"positions": positions, "alpha": alpha, "features": features}
+    fit = fit_in_blocks(Z, y, sample_weight=weights, **settings)
     assert fit.info.solver == "blocks"
     assert fit.info.n_samples == as_tokens(Z).n_samples(positions)
     expected = Expected.of(list(Z), positions, features, weights)
@@ -65,16 +62,9 @@ def test_any_zeros_of_ragged_tokens_give_what_numpy_gives(
     weights = rng.integers(1, 4, len(lengths)).astype(float)
     given_y = rows if positions == "last" or flat else y
     offsets = np.concatenate([[0], np.cumsum(lengths)]) if flat else None
-    fit = la.fit(
-        np.concatenate(sequences) if flat else sequences,
-        given_y,
-        offsets=offsets,
-        positions=positions,
-        alpha=alpha,
-        sample_weight=weights,
-        heads=None,
-        solver="blocks",
-    )
+    Z = np.concatenate(sequences) if flat else sequences
+    settings = {"positions": positions, "alpha": alpha, "sample_weight": weights}
+    fit = fit_in_blocks(Z, given_y, offsets=offsets, **settings)
     expected = Expected.of(sequences, positions, la.Features(d), weights)
     C = expected.coefficients(rows, alpha)
     np.testing.assert_allclose(fit.coefficients, C, atol=1e-8 * (np.abs(C).max() + 1))
@@ -116,24 +106,15 @@ def test_the_lower_bound_holds_in_exact_arithmetic(rng, positions, weighted):
     Z[..., :2] *= ~groups[..., None]
     weights = rng.integers(1, 5, len(Z)) / 4 if weighted else np.ones(len(Z))
     features = la.Features(3, [(0, 0), (0, 1), (1, 1), (2, 2)])  # pairs that ever occur
-    fit = la.fit(
-        Z,
-        targets(rng, Z, positions),
-        positions=positions,
-        sample_weight=weights,
-        features=features,
-        heads=None,
-        solver="blocks",
-    )
+    settings = {"positions": positions, "sample_weight": weights, "features": features}
+    fit = fit_in_blocks(Z, targets_for(rng, Z, positions), **settings)
     assert "2 blocks" in fit.info.reason
     certificate = fit.certificate
-    G, unit, W = exact_gram(list(Z), positions, weights)
-    where = (features.pair_numbers[:, None] * 3 + np.arange(3)).reshape(-1)
-    gram = G[np.ix_(where, where)], unit, W
+    exact = Exact.of(Z, positions, weights, features)
     assert certificate.verdict == "identifiable"
     assert certificate.lower_bound > 0.98 * certificate.lambda_min
-    assert exceeds(gram, certificate.lower_bound)
-    assert not exceeds(gram, 1.001 * certificate.lambda_min)
+    assert exact.exceeds(certificate.lower_bound)
+    assert not exact.exceeds(1.001 * certificate.lambda_min)
 
 
 def test_a_proof_that_needs_too_much_memory_is_not_made(rng, monkeypatch):
@@ -141,7 +122,7 @@ def test_a_proof_that_needs_too_much_memory_is_not_made(rng, monkeypatch):
     Z[::2, -1, 2] = 0.0
     Z[1::2, -1, :2] = 0.0
     monkeypatch.setattr(block_certificate, "compact_bytes", lambda *_: 1 << 60)
-    certificate = la.fit(Z, np.ones(200), heads=None, solver="blocks").certificate
+    certificate = fit_in_blocks(Z, np.ones(200)).certificate
     assert certificate.verdict == "undecided"
     assert certificate.lower_bound == 0.0
     assert "memory" in certificate.evidence
@@ -195,7 +176,7 @@ def test_the_sparsest_directions_come_first_whichever_block_they_are_of(rng):
     Z[:3, 2, 0] = Z[3:, 2, 1] = 1.0  # 3 samples for the 4 features of the first query
     Z[3:, :2, 3] = Z[3:, :2, 2]  # x2 = x3 where the second one asks
     features = la.Features.active(Z)
-    certificate = la.fit(Z, np.ones(40), heads=None, solver="blocks", features=features).certificate
+    certificate = fit_in_blocks(Z, np.ones(40), features=features).certificate
     directions = certificate.null_space(certificate.dimension - certificate.rank)
     assert (directions != 0).sum(axis=1).tolist() == [1, 1, 2, 2, 4]
 
@@ -203,7 +184,7 @@ def test_the_sparsest_directions_come_first_whichever_block_they_are_of(rng):
 def test_a_block_with_few_samples_is_undetermined_by_counting(rng):
     Z = rng.standard_normal((40, 5, 3))
     Z[:4, -1, 1:] = Z[4:, -1, 0] = 0.0  # 4 samples for the 6 features of the first query
-    certificate = la.fit(Z, np.ones(40), heads=None, solver="blocks").certificate
+    certificate = fit_in_blocks(Z, np.ones(40)).certificate
     assert (certificate.verdict, certificate.rank) == ("not identifiable", 4 + 12)
     assert certificate.evidence.endswith(
         "that of queries 0: proved by counting: 4 samples are fewer than the 6 features, "
@@ -216,7 +197,7 @@ def test_the_tolerance_is_that_of_the_block_that_is_known_worst(rng):
     Z[:, :2, 2:] = rng.standard_normal((60, 2, 2))
     Z[:30, 2, 0] = Z[30:, 2, 1] = 1.0
     Z[:30, :2, 3] = Z[:30, :2, 2] + 1e-4 * Z[:30, :2, 3]  # nearly the same for the first query
-    coverage = la.fit(Z, np.ones(60), heads=None, solver="blocks").certificate.source.coverage
+    coverage = fit_in_blocks(Z, np.ones(60)).certificate.source.coverage
     tolerances = [block.coverage.tolerance for block in coverage.blocks]
     assert len(tolerances) == 2
     assert max(tolerances) > 10 * min(tolerances)
@@ -228,7 +209,7 @@ def test_the_null_space_has_unseen_features_first_and_then_the_sparsest(rng):
     Z = np.zeros((200, 6, 6))  # two attributes, each one-hot; the last token has a third
     Z[..., :2], Z[..., 2:4] = one_hot(rng, (200, 6), 2), one_hot(rng, (200, 6), 2)
     Z[:, -1] = one_hot(rng, 200, 6) * [0, 0, 0, 0, 1, 1]
-    fit = la.fit(Z, rng.standard_normal(200), heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, rng.standard_normal(200))
     assert "2 blocks" in fit.info.reason
     certificate = fit.certificate
     h = la.cubic_features(Z)
@@ -252,7 +233,7 @@ def test_the_weakest_directions_are_those_of_the_whole(rng):
     Z[1::2, -1, :2] = 0.0
     Z[:, :, 1] *= 1e-3
     y = rng.standard_normal(400)
-    ours = la.fit(Z, y, heads=None, solver="blocks").certificate.null_space(3)
+    ours = fit_in_blocks(Z, y).certificate.null_space(3)
     theirs = la.fit(Z, y, heads=None, solver="cholesky").certificate.null_space(3)
     for mine in ours:
         assert np.abs(theirs @ mine).max() > 0.99
@@ -269,7 +250,7 @@ def test_queries_that_no_sample_had_are_not_covered(rng):
     new[3, 0] = [0, 0, 1, 1]  # a pair that never occurred
     squares = la.Features(4, [(0, 0), (1, 1), (2, 2), (3, 3)])
     for features, covered in ((None, [0, 1, 0, 0]), (squares, [0, 1, 1, 1])):
-        fit = la.fit(Z, y, features=features, heads=None, solver="blocks")
+        fit = fit_in_blocks(Z, y, features=features)
         assert fit.info.reason.startswith("asked for; 2 blocks")
         certificate = fit.certificate
         np.testing.assert_array_equal(certificate.covers(new), covered)
@@ -286,7 +267,7 @@ def test_samples_without_weight_or_query_have_no_block(rng):
     y = rng.standard_normal(60)
     weights = np.where(Z[:, -1, 2] > 0, 0.0, 1.0)
     Z[::5, -1] = 0.0
-    fit = la.fit(Z, y, sample_weight=weights, heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y, sample_weight=weights)
     assert "2 blocks" in fit.info.reason
     assert not fit.coefficients.reshape(6, 3)[:, 2].any()
     expected = Expected.of(list(Z), "last", la.Features(3), weights)
@@ -302,7 +283,7 @@ def test_a_block_without_a_feature_keeps_its_error(rng):
     Z[1::2, :-1] = [0, 0, 1]  # with query 1, coordinate 0 never occurs
     features = la.Features(3, [(0, 0)], [0, 1])
     y = rng.standard_normal(40)
-    fit = la.fit(Z, y, features=features, heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y, features=features)
     expected = Expected.of(list(Z), "last", features)
     agrees(fit, expected, y[:, None], "last", 0.0, Z)
     certificate = la.certify(Z, features=features)
@@ -314,7 +295,7 @@ def test_queries_that_are_all_zero_leave_nothing_to_learn(rng):
     Z = one_hot(rng, (20, 4), 3)
     Z[:, -1] = 0.0
     y = rng.standard_normal(20)
-    fit = la.fit(Z, y, heads=None, solver="blocks")
+    fit = fit_in_blocks(Z, y)
     assert not fit.coefficients.any()
     assert fit.info.mean_squared_error == pytest.approx((y**2).mean())
     assert fit.certificate.rank == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.linalg
-from conftest import EPS, needs_cpu, plant, relative
+from conftest import EPS, needs_cpu, plant, relative, rows_of, targets_for
 from oracles import loops
 
 import linattn_fast as la
@@ -36,27 +36,15 @@ def least_squares(H, y, w, alpha):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_fit_is_the_least_squares_solution(rng, backend, positions, alpha, features, weighted):
     sequences = [rng.standard_normal((n, 4)) for n in rng.integers(1, 9, 150)]
-    lengths = [len(z) for z in sequences]
     w = rng.random(150) if weighted else None
-    y = [rng.standard_normal((n, 3)) for n in lengths]
-    y = np.stack([rows[-1] for rows in y]) if positions == "last" else y
-    fit = la.fit(
-        sequences,
-        y,
-        positions=positions,
-        alpha=alpha,
-        sample_weight=w,
-        features=features,
-        solver="pcg",
-        heads=None,
-        backend=backend,
-    ).get()
+    y = targets_for(rng, sequences, positions, 3)
+    settings = {"positions": positions, "alpha": alpha, "features": features, "backend": backend}
+    fit = la.fit(sequences, y, sample_weight=w, solver="pcg", heads=None, **settings).get()
     H = loops.all_features(sequences, positions)
     if features is not None:
-        H = H[:, (features.pair_numbers[:, None] * 4 + features.queries).ravel()]
-    rows = y if positions == "last" else np.concatenate(y)
-    weights = np.ones(150) if w is None else w
-    weights = weights if positions == "last" else np.repeat(weights, lengths)
+        H = H[:, loops.columns(features)]
+    rows = rows_of(y, positions)
+    weights = loops.per_sample(w if weighted else np.ones(150), sequences, positions)
     expected = least_squares(H, rows, weights, alpha)
     assert relative(fit.coefficients, expected) < 1e-11
     error = weights @ ((rows - H @ expected.T) ** 2).sum(axis=1) / weights.sum()

@@ -4,28 +4,26 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from attack.oracle import Exact
 from conftest import plant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.exact import Exact
 
 import linattn_fast as la
 
 
 def exact_of(Z, y, weights, positions):
-    features = la.Features(Z[0].shape[1])
     targets = np.asarray(y) if positions == "last" else np.concatenate(y)
-    return Exact.of(list(Z), positions, weights, features.pairs, features.queries, targets)
+    return Exact.of(Z, positions, weights, targets=targets)
 
 
 def exact_error(Z, y, weights, positions, i, alpha):
-    """Error on sequence i of the exact fit to the others; None where they leave it open."""
+    """Error on sequence i of the exact fit to the others, which must not leave it open."""
     others = [j for j in range(len(Z)) if j != i]
     w = None if weights is None else weights[others]
     rest = exact_of([Z[j] for j in others], [y[j] for j in others], w, positions)
     own = exact_of([Z[i]], [y[i]], None, positions)
-    if alpha == 0 and any(rest.leverage(h, own.unit) is None for h in own.features):
-        return None
+    assert alpha > 0 or all(rest.contains(h) for h in own.features)
     return own.mean_squared_error(rest.coefficients(alpha))
 
 

@@ -4,7 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
-from conftest import EPS, plant
+from conftest import EPS, plant, ragged, rows_of, targets_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import loops
@@ -12,22 +12,10 @@ from oracles import loops
 import linattn_fast as la
 
 
-def ragged(rng, N, d, longest=5):
-    return [rng.standard_normal((n, d)) for n in rng.integers(1, longest + 1, N)]
-
-
-def targets_of(rng, Z, d_out, positions):
-    if positions == "last":
-        return rng.standard_normal((len(Z), d_out))
-    return [rng.standard_normal((len(z), d_out)) for z in Z]
-
-
 def explicit(Z, y, w, positions):
     """Features (samples, p), targets (samples, d_out) and weights (samples,) by loops."""
     H = loops.all_features(Z, positions)
-    if positions == "last":
-        return H, np.asarray(y), np.asarray(w)
-    return H, np.concatenate(y), np.repeat(w, [len(z) for z in Z])
+    return H, rows_of(y, positions), loops.per_sample(w, Z, positions)
 
 
 def brute_force(H, y, w, alpha):
@@ -75,7 +63,7 @@ def tolerance(moments, alpha, C):
 def test_every_alpha_has_the_solution_of_explicit_least_squares(d, d_out, N, positions, seed):
     rng = np.random.default_rng(seed)
     Z = ragged(rng, N, d)
-    y, w = targets_of(rng, Z, d_out, positions), rng.uniform(0.1, 3, N)
+    y, w = targets_for(rng, Z, positions, d_out), rng.uniform(0.1, 3, N)
     moments = la.Moments(d, d_out, positions=positions).update(Z, y, sample_weight=w)
     alphas = [3.0, 1e-4, 1.0, 1e-2, 1e4]
     path = la.ridge_path(moments, alphas)
@@ -200,7 +188,7 @@ def test_chosen_features_and_zero_data(rng):
 def test_errors_of_folds_are_those_of_layers_fitted_to_the_other_data(rng, positions):
     d, d_out, K = 3, 2, 4
     Z = ragged(rng, 80, d)
-    y, w = targets_of(rng, Z, d_out, positions), rng.uniform(0.1, 3, 80)
+    y, w = targets_for(rng, Z, positions, d_out), rng.uniform(0.1, 3, 80)
     alphas = [1e-3, 0.3, 30.0]
     fold = rng.integers(0, K, 80)  # of unequal weights
 
@@ -298,7 +286,7 @@ def test_too_large_a_path_is_refused_before_any_work(rng, monkeypatch):
 def test_leaving_one_out_is_fitting_to_the_others(rng, positions, weighted):
     d, d_out, N = 2, 2, 25
     Z = ragged(rng, N, d, longest=4)
-    y = targets_of(rng, Z, d_out, positions)
+    y = targets_for(rng, Z, positions, d_out)
     w = rng.uniform(0.1, 3, N) if weighted else np.ones(N)
     alphas = [0.3, 1e-3, 30.0]
     choice = la.leave_one_out(
