@@ -13,7 +13,7 @@ from scipy.linalg import eigh, lapack
 
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
-from linattn_fast.data.tokens import as_targets, as_tokens
+from linattn_fast.features.samples import Samples
 
 
 def seconds(work: Callable[[], object], runs: int = 3) -> float:
@@ -42,12 +42,9 @@ def main() -> None:
 
     d, N = 40, 20_000
     q = d * (d + 1) // 2
-    tokens = as_tokens(rng.standard_normal((N, 4, d)))
-    targets = as_targets(rng.standard_normal(N), tokens)
-    features = la.Features(d)
-    operator = get_backend("cpu").normal_operator(
-        tokens, targets, None, "last", features, keep=True
-    )
+    samples = Samples.checked(rng.standard_normal((N, 4, d)), rng.standard_normal(N))
+    features = samples.features
+    operator = get_backend("cpu").normal_operator(samples, keep=True)
     C = rng.standard_normal((1, features.count))
     operator.normal(C)
     rate = 4 * N * q * d / seconds(lambda: operator.normal(C))

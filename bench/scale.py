@@ -22,7 +22,7 @@ from machine import processor
 import linattn_fast as la
 from linattn_fast import _cpu
 from linattn_fast.backend.choice import get_backend
-from linattn_fast.data.tokens import as_targets, as_tokens
+from linattn_fast.features.samples import Samples
 from linattn_fast.linalg.factors import Solver
 from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
 from linattn_fast.solvers.conjugate_gradients.whitening import whiten
@@ -198,10 +198,9 @@ def iterations() -> dict[str, object]:
         }
         counts = []
         for tokens in kinds.values():
-            batch = as_tokens(tokens)
-            targets = as_targets(truth(tokens)[:, 0], batch)
-            engine, features = get_backend("cpu"), la.Features(d)
-            operator = engine.normal_operator(batch, targets, None, "last", features, keep=True)
+            samples = Samples.checked(tokens, truth(tokens)[:, 0])
+            features = samples.features
+            operator = get_backend("cpu").normal_operator(samples, keep=True)
             W = operator.total_weight
             whitening = whiten(operator.kronecker_factors(), W, 0.0, operator.features)
             gradient = operator.gradient(np.zeros((1, features.count))).gradient / W

@@ -9,18 +9,20 @@ import pytest
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_tokens
+from linattn_fast.features.samples import Samples
 
 
 @pytest.mark.parametrize("positions", ["last", "all", "causal"])
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("d", [4, 8, 16])
 def test_moments(benchmark, positions, precision, d):
-    tokens = as_tokens(np.random.default_rng(0).standard_normal((2048 // (d // 4), 16, d)))
+    Z = np.random.default_rng(0).standard_normal((2048 // (d // 4), 16, d))
+    samples = Samples.checked(Z, positions=positions, d_out=0)
     compiled = get_backend("cpu")
-    found = compiled.moments(tokens, None, None, positions, precision).gram
-    expected = get_backend("numpy").moments(tokens, None, None, positions).gram
+    found = compiled.moments(samples, precision).gram
+    expected = get_backend("numpy").moments(samples).gram
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
-    benchmark(compiled.moments, tokens, None, None, positions, precision)
+    benchmark(compiled.moments, samples, precision)
 
 
 @pytest.mark.parametrize("positions", ["last", "all", "causal"])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from oracles.batches import arrays_of, samples_of, with_rows
 from stand_ins import fake_cupy, stand_in_cuda
 
 import linattn_fast as la
@@ -21,8 +22,8 @@ from linattn_fast.arrays.compiled import MISSING, core
 from linattn_fast.arrays.device import to_host
 from linattn_fast.backend.cuda import backend as cuda
 from linattn_fast.backend.cuda.backend import extension as cuda_extension
-from linattn_fast.backend.interface import BatchMoments
 from linattn_fast.backend.reference import NumpyBackend
+from linattn_fast.backend.totals import Totals
 from linattn_fast.data import sources
 from linattn_fast.data.tokens import Tokens
 
@@ -121,11 +122,11 @@ def relative(a: np.ndarray, b: np.ndarray) -> float:
 
 def magnitudes(
     tokens: Tokens, y: Tokens | None, w: np.ndarray | None = None, positions: str = "last"
-) -> BatchMoments:
+) -> Totals:
     """Moments of absolute values: what the rounding error of every entry is relative to."""
     sizes = Tokens(tuple(np.abs(z.astype(np.float64)) for z in tokens))
     targets = None if y is None else Tokens(tuple(np.abs(z.astype(np.float64)) for z in y))
-    return NumpyBackend().moments(sizes, targets, w, positions)
+    return NumpyBackend().moments(samples_of(sizes, targets, w, positions))
 
 
 def rounding_steps(tokens: Tokens, positions: str = "last") -> int:
@@ -139,8 +140,8 @@ def rounding_steps(tokens: Tokens, positions: str = "last") -> int:
 
 
 def assert_moments_agree(
-    found: BatchMoments,
-    expected: BatchMoments,
+    found: Totals,
+    expected: Totals,
     tokens: Tokens,
     y: Tokens | None,
     w: np.ndarray | None = None,
@@ -148,7 +149,8 @@ def assert_moments_agree(
 ) -> None:
     """Entry by entry, within the standard rounding bound."""
     steps = rounding_steps(tokens, positions)
-    for a, b, size in zip(found, expected, magnitudes(tokens, y, w, positions), strict=True):
+    sizes = magnitudes(tokens, y, w, positions)
+    for a, b, size in zip(*map(arrays_of, (found, expected, sizes)), strict=True):
         assert a.shape == b.shape
         assert (np.abs(a - b) <= steps * EPS * size).all()
 
@@ -157,7 +159,7 @@ def random_targets(rng: np.random.Generator, tokens: Tokens, d_out: int, positio
     """Gaussian targets, one row a query."""
     if positions == "last":
         return Tokens(rng.standard_normal((len(tokens), 1, d_out)))
-    return tokens.with_rows(rng.standard_normal((tokens.n_rows, d_out)))
+    return with_rows(tokens, rng.standard_normal((tokens.n_rows, d_out)))
 
 
 def targets_for(

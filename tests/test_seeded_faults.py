@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attack.calls import Broken
@@ -14,14 +16,13 @@ from features import test_left_out
 from moments import test_checkpoint
 
 from linattn_fast.backend import cpu
-from linattn_fast.backend.interface import Roundings
 from linattn_fast.certificate import leverage, lower_bound
 from linattn_fast.exact.exact_rank import ModularRange
-from linattn_fast.fitting import blocks as block_fit
-from linattn_fast.fitting import call as fitting
-from linattn_fast.solvers import dual as few_samples
 from linattn_fast.moments import checkpoint, moments
 from linattn_fast.moments.digests import BatchDigest
+from linattn_fast.solvers import cholesky
+from linattn_fast.solvers import dual as few_samples
+from linattn_fast.solvers.blocks import solve as block_fit
 
 pytestmark = needs_cpu
 
@@ -48,13 +49,14 @@ def caught_by_attack(claim, seeds) -> bool:
 def test_a_rounding_count_too_small_by_one_slab(monkeypatch):
     test = test_underflow.test_the_roundings_that_are_counted_are_those_that_happen
     assert not caught(test, "last", False, 4)
-    right = cpu.CpuBackend.roundings
+    right = cpu.CpuBackend.moments
 
-    def fewer(self, n_samples, precision):
-        wide, narrow = right(self, n_samples, precision)
-        return Roundings(wide - 1, narrow)
+    def fewer(self, *arguments, **options):
+        totals = right(self, *arguments, **options)
+        how = totals.accumulation
+        return replace(totals, accumulation=how._replace(wide=how.wide - 1))
 
-    monkeypatch.setattr(cpu.CpuBackend, "roundings", fewer)
+    monkeypatch.setattr(cpu.CpuBackend, "moments", fewer)
     assert caught(test, "last", False, 4)
 
 
@@ -66,9 +68,8 @@ def test_a_dropped_underflow_flag(monkeypatch):
     right = cpu.CpuBackend.moments
 
     def silent(self, *arguments, **options):
-        sums = right(self, *arguments, **options)
-        self.underflow = False
-        return sums
+        totals = right(self, *arguments, **options)
+        return replace(totals, accumulation=totals.accumulation._replace(underflow=False))
 
     monkeypatch.setattr(cpu.CpuBackend, "moments", silent)
     assert caught(test, "cpu")
@@ -100,7 +101,7 @@ def test_membership_that_is_taken_for_granted(monkeypatch):
 
 
 def test_a_short_rank_that_is_believed_without_proof(monkeypatch):
-    for module in (block_fit, few_samples, fitting):
+    for module in (block_fit, few_samples, cholesky):
         monkeypatch.setattr(module, "confirmed", lambda error, *_: error)
     assert caught_by_attack(fits, range(700))
 

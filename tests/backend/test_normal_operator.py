@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conftest import EPS, home, needs_cpu, random_targets
 from oracles import loops
+from oracles.batches import samples_of
 
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
@@ -42,10 +43,10 @@ def test_compiled_passes_agree_with_numpy(rng, positions, form, chosen, d, keep)
     y, w = random_targets(rng, tokens, 3, positions), rng.random(len(tokens))
     C = rng.standard_normal((3, features.count))
     given = (tokens, y, w, positions, features)
-    expected = results(NumpyNormalOperator(*given), C)
-    found = results(get_backend("cpu").normal_operator(*given, keep=keep), C)
+    expected = results(NumpyNormalOperator(samples_of(*given)), C)
+    found = results(get_backend("cpu").normal_operator(samples_of(*given), keep=keep), C)
     # Sums of absolute values: what rounding is relative to. y - C h becomes |y| + |C| |h|.
-    sizes = NumpyNormalOperator(absolute(tokens), absolute(y), w, positions, features)
+    sizes = NumpyNormalOperator(samples_of(absolute(tokens), absolute(y), w, positions, features))
     size = results(sizes, np.abs(C))[:5] + list(sizes.gradient(-np.abs(C)))
     # S has 2 n roundings and occurs at most four times, C h one a feature and twice, the sum over
     # samples one each; both sides may err.
@@ -61,7 +62,7 @@ def test_passes_are_what_the_features_give(rng, backend, positions, keep):
     tokens = as_tokens(sequences)
     y, w = random_targets(rng, tokens, 2, positions), rng.random(90)
     operator = get_backend(backend).normal_operator(
-        tokens, y, w, positions, la.Features(3), keep=keep
+        samples_of(tokens, y, w, positions, la.Features(3)), keep=keep
     )
     H = loops.all_features(sequences, positions)
     weights = loops.per_sample(w, sequences, positions)
@@ -93,7 +94,9 @@ def test_passes_have_the_same_bits_for_every_number_of_threads(rng, positions, c
     found = []
     for threads in (1, 2, 3):
         la.set_num_threads(threads)
-        operator = get_backend("cpu").normal_operator(tokens, y, w, positions, features, keep=keep)
+        operator = get_backend("cpu").normal_operator(
+            samples_of(tokens, y, w, positions, features), keep=keep
+        )
         found.append(results(operator, C))
     for others in found[1:]:
         for a, b in zip(found[0], others, strict=True):
@@ -106,8 +109,8 @@ def test_passes_are_right_on_every_instruction_set(rng, isa, positions):
     y = random_targets(rng, tokens, 2, positions)
     C = rng.standard_normal((2, features.count))
     given = (tokens, y, None, positions, features)
-    expected = results(NumpyNormalOperator(*given), C)
-    found = results(get_backend("cpu").normal_operator(*given, keep=True), C)
+    expected = results(NumpyNormalOperator(samples_of(*given)), C)
+    found = results(get_backend("cpu").normal_operator(samples_of(*given), keep=True), C)
     for a, b in zip(found, expected, strict=True):
         assert np.abs(a - b).max() <= 1e-11 * np.abs(b).max()
 
@@ -122,7 +125,9 @@ def test_what_is_not_finite_is_found_where_few_pairs_are_formed(rng, positions, 
     Z[270, 2, coordinate] = value
     tokens = as_tokens(Z)
     y = random_targets(rng, tokens, 1, positions)
-    operator = get_backend("cpu").normal_operator(tokens, y, None, positions, features, keep=True)
+    operator = get_backend("cpu").normal_operator(
+        samples_of(tokens, y, None, positions, features), keep=True
+    )
     if coordinate == 0 and value == 1e200:  # finite, and no feature has it
         operator.kronecker_factors()
         return
@@ -143,11 +148,13 @@ def test_an_interrupted_first_pass_leaves_nothing_half_made(rng):
     tokens = as_tokens(Z)
     y = random_targets(rng, tokens, 1, "last")
     operator = get_backend("cpu").normal_operator(
-        tokens, y, None, "last", la.Features(4), keep=True
+        samples_of(tokens, y, None, "last", la.Features(4)), keep=True
     )
     Z[1900, 0, 0] = np.nan  # in place: the operator reads these tokens
     with pytest.raises(ValueError, match="sequence 1900"):
         operator.kronecker_factors()
     Z[1900, 0, 0] = 0.5
-    expected = NumpyNormalOperator(tokens, y, None, "last", la.Features(4)).kronecker_factors()
+    expected = NumpyNormalOperator(
+        samples_of(tokens, y, None, "last", la.Features(4))
+    ).kronecker_factors()
     np.testing.assert_allclose(operator.kronecker_factors().pairs, expected.pairs, rtol=1e-10)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oracles.exact import Exact
 
 import linattn_fast as la
-from linattn_fast.arrays.floating_point import gamma
+from linattn_fast.arrays.floats import gamma
 from linattn_fast.certificate.lower_bound import prove, proves_positive
 from linattn_fast.moments.cancellation import summand_sizes
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.batches import Arrays
 
-from linattn_fast.backend.interface import BatchMoments
 from linattn_fast.backend.normal_operator import Gradient, KroneckerFactors, NormalProduct
 from linattn_fast.data.tokens import Tokens
 from linattn_fast.features import compact
@@ -121,7 +121,7 @@ class Batch:
             "stream": 0,
         }
 
-    def moments(self, with_gram: bool = True) -> BatchMoments:
+    def moments(self, with_gram: bool = True) -> Arrays:
         f, d_out = self.features, self.d_out
         gram = np.zeros(compact.shape(f, self.positions)) if with_gram else None
         cross, energy = np.zeros((d_out, f.n_queries, f.n_pairs)), np.zeros(d_out)
@@ -134,7 +134,7 @@ class Batch:
             energy=device(energy) if with_targets else None,
             workspace=self.workspace("accumulate"),
         )
-        return BatchMoments(np.zeros(0) if gram is None else gram, cross, energy)
+        return Arrays(np.zeros(0) if gram is None else gram, cross, energy)
 
     def kept(self) -> np.ndarray:
         kept = unknown(cuda.kept_bytes(**self.sizes) // 8)

@@ -11,7 +11,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import EPS, assert_moments_agree, home, plant, random_targets
+from conftest import EPS, assert_moments_agree, plant, random_targets
+from oracles.batches import arrays_of, samples_of
 from stand_ins.fake_cupy import State
 
 import linattn_fast as la
@@ -90,67 +91,74 @@ def test_moments_are_those_of_the_reference(device, rng, positions, path, form, 
     y = random_targets(rng, tokens, 2, positions)
     w = rng.random(len(tokens)) if form != "list" else None
     features = la.Features(3, pairs=[(0, 0), (0, 2), (1, 2)], queries=[0, 2]) if chosen else None
-    expected = NumpyBackend().moments(tokens, y, w, positions, features=features)
-    sizes = NumpyBackend().moments(
-        Tokens(tuple(np.abs(z) for z in tokens)), Tokens(tuple(np.abs(z) for z in y)), w,
-        positions, features=features,
-    )  # fmt: skip
+    expected = NumpyBackend().moments(samples_of(tokens, y, w, positions, features=features))
+    sizes = NumpyBackend().moments(samples_of(Tokens(tuple(np.abs(z) for z in tokens)), Tokens(tuple(np.abs(z) for z in y)), w, positions, features=features))  # fmt: skip
     # As rounding_steps of conftest: S, products and sums of either side
     steps = 2 * (6 * int(tokens.lengths.max()) + 4 + tokens.n_samples(positions))
     for batch, targets in ((tokens, y), (on_device(device, tokens), on_device(device, y))):
         engine = get_backend("cuda")
-        found = engine.moments(batch, targets, w, positions, features=features)
-        for a, b, size in zip(home(found), expected, sizes, strict=True):
+        found = engine.moments(samples_of(batch, targets, w, positions, features=features))
+        for a, b, size in zip(*map(arrays_of, (found.get(), expected, sizes)), strict=True):
             assert a.shape == b.shape
             assert (np.abs(a - b) <= steps * EPS * size).all()
-        assert engine.roundings(tokens.n_samples(positions), "float64").wide >= 8
-        assert not engine.underflow
+        assert found.accumulation.wide >= 8
+        assert not found.accumulation.underflow
         if features is not None:
-            sizes_found = to_host(engine.summand_sizes(batch, w, positions, features))
-            sizes_wanted = NumpyBackend().summand_sizes(tokens, w, positions, features)
+            sizes_found = to_host(
+                engine.summand_sizes(samples_of(batch, None, w, positions, features))
+            )
+            sizes_wanted = NumpyBackend().summand_sizes(
+                samples_of(tokens, None, w, positions, features)
+            )
             np.testing.assert_allclose(sizes_found, sizes_wanted, rtol=steps * EPS)
-            np.testing.assert_array_equal(to_host(engine.magnitudes), sizes_found)
+            np.testing.assert_array_equal(to_host(found.magnitudes), sizes_found)
         else:
-            assert engine.magnitudes is None
+            assert found.magnitudes is None
 
 
 def test_sizes_of_summands_are_counted_in_the_roundings(device, rng, positions, path):
     """They are summed a length at a time, by cuBLAS always, and have more sums to add up."""
     tokens = Tokens(tuple(rng.standard_normal((n, 2)) for n in range(1, 41)))
     engine = get_backend("cuda")
-    engine.moments(tokens, None, None, positions, features=la.Features(2, [(0, 1)]))
+    found = engine.moments(
+        samples_of(tokens, None, None, positions, features=la.Features(2, [(0, 1)]))
+    )
     longest = 40 if positions == "causal" else 1
-    assert engine.roundings(tokens.n_samples(positions), "float64").wide >= 40 + longest + 8
+    assert found.accumulation.wide >= 40 + longest + 8
 
 
 def test_samples_beyond_a_chunk_are_summed(device, rng, positions, path, monkeypatch):
     monkeypatch.setattr(cuda_blas, "CHUNK", 16)
     tokens = Tokens(rng.standard_normal((50, 3, 3)))
     y = random_targets(rng, tokens, 2, positions)
-    expected = NumpyBackend().moments(tokens, y, None, positions)
+    expected = NumpyBackend().moments(samples_of(tokens, y, None, positions))
     engine = get_backend("cuda")
-    found = engine.moments(on_device(device, tokens), on_device(device, y), None, positions)
-    assert_moments_agree(home(found), expected, tokens, y, None, positions)
+    found = engine.moments(
+        samples_of(on_device(device, tokens), on_device(device, y), None, positions)
+    )
+    assert_moments_agree(found.get(), expected, tokens, y, None, positions)
     if path == "cublas":  # sums of a chunk, then chunk after chunk; sequences are not cut
         chunks = 10 if positions == "causal" else 4  # of 5 sequences with 3 samples, or of 16
-        assert engine.roundings(50, "float64").wide == 16 + chunks + 8
+        assert found.accumulation.wide == 16 + chunks + 8
 
 
 def test_mixed_precision_errs_by_its_bound(device, rng, positions):
     tokens = Tokens(rng.standard_normal((40, 3, 3)) * [1e-3, 1.0, 1e3])
     y = random_targets(rng, tokens, 2, positions)
-    exact = NumpyBackend().moments(tokens, y, None, positions)
-    sizes = NumpyBackend().moments(Tokens(np.abs(tokens.storage)), None, None, positions)
-    engine = get_backend("cuda")
-    found = home(
-        engine.moments(on_device(device, tokens), on_device(device, y), None, positions, "mixed")
+    exact = NumpyBackend().moments(samples_of(tokens, y, None, positions))
+    sizes = NumpyBackend().moments(
+        samples_of(Tokens(np.abs(tokens.storage)), None, None, positions)
     )
-    narrow = engine.roundings(40, "mixed").narrow
+    engine = get_backend("cuda")
+    found = engine.moments(
+        samples_of(on_device(device, tokens), on_device(device, y), None, positions), "mixed"
+    ).get()
+    narrow = found.accumulation.narrow
     assert narrow == cuda_blas.CHUNK + 3
     error = np.abs(found.gram - exact.gram)
     assert (error <= narrow * 2.0**-24 * sizes.gram).all()
     assert (error > 0).any()
-    assert engine.underflow  # and so nothing is proved
+    assert found.accumulation.underflow  # and so nothing is proved
     np.testing.assert_allclose(found.cross, exact.cross, rtol=1e-10, atol=1e-8)
 
 
@@ -164,8 +172,8 @@ def test_small_tokens_and_weights_may_underflow(device, rng):
         (tiny, None, True),
         (on_device(device, Tokens(np.zeros((2, 3, 2)))), None, False),
     ):
-        engine.moments(batch, None, w)
-        assert engine.underflow == expected
+        found = engine.moments(samples_of(batch, None, w))
+        assert found.accumulation.underflow == expected
 
 
 # ------------------------------------------------------------------------------------------ fits

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 from emulated import Batch, cuda, device, running
+from oracles.batches import Arrays, arrays_of, samples_of, with_rows
 
 from linattn_fast.arrays.types import POSITIONS
-from linattn_fast.backend.interface import BatchMoments
 from linattn_fast.backend.normal_operator import NumpyNormalOperator
 from linattn_fast.backend.reference import NumpyBackend
 from linattn_fast.data.tokens import Tokens
@@ -48,7 +48,7 @@ def make_batch(
         tokens = Tokens(rows, np.concatenate([[0], np.cumsum(lengths)]))
     n_targets = len(tokens) if positions == "last" else tokens.n_rows
     y = rng.standard_normal((n_targets, d_out)).astype(dtype)
-    targets = Tokens(y[:, None]) if positions == "last" else tokens.with_rows(y)
+    targets = Tokens(y[:, None]) if positions == "last" else with_rows(tokens, y)
     weights = rng.uniform(0.0, 2.0, len(tokens)) if weighted else None
     features = None
     if chosen:
@@ -62,7 +62,7 @@ def make_batch(
 
 def operator(batch: Batch) -> NumpyNormalOperator:
     return NumpyNormalOperator(
-        batch.tokens, batch.targets, batch.weights, batch.positions, batch.features
+        samples_of(batch.tokens, batch.targets, batch.weights, batch.positions, batch.features)
     )
 
 
@@ -83,9 +83,13 @@ def terms(batch: Batch) -> int:
     return int(batch.tokens.n_rows + batch.features.count + 8)
 
 
-def reference_moments(batch: Batch) -> BatchMoments:
-    return REFERENCE.moments(
-        batch.tokens, batch.targets, batch.weights, batch.positions, features=batch.features
+def reference_moments(batch: Batch) -> Arrays:
+    return arrays_of(
+        REFERENCE.moments(
+            samples_of(
+                batch.tokens, batch.targets, batch.weights, batch.positions, features=batch.features
+            )
+        )
     )
 
 
@@ -144,7 +148,7 @@ def test_kernels_watched_for_races_are_right(positions: str) -> None:
     rows = 3 if positions == "last" else 40
     targets = Tokens(rng.standard_normal((rows, 2))[:, None])
     if positions != "last":
-        targets = tokens.with_rows(targets.storage[:, 0])
+        targets = with_rows(tokens, targets.storage[:, 0])
     batch = Batch(tokens, targets, np.array([1.0, 0.5, 2.0]), positions)
     V, Q = rng.standard_normal((2, 2, 4)), rng.standard_normal((2, 4, 4))
     C = rng.standard_normal((2, 40))
@@ -173,7 +177,7 @@ def test_samples_of_two_chunks_are_added_up(positions: str) -> None:
         lengths = np.full(8200, 1)
     rows = rng.standard_normal((lengths.sum(), 2))
     tokens = Tokens(rows, np.concatenate([[0], np.cumsum(lengths)]))
-    targets = tokens.with_rows(rng.standard_normal((len(rows), 1)))
+    targets = with_rows(tokens, rng.standard_normal((len(rows), 1)))
     batch = Batch(tokens, targets, rng.uniform(0.5, 1.5, len(tokens)), positions)
     C = rng.standard_normal((1, 6))
     expected = operator(batch)

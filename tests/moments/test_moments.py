@@ -6,6 +6,7 @@ from conftest import EPS, assert_moments_agree, home, magnitudes, random_targets
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import loops
+from oracles.batches import arrays_of, samples_of
 
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
@@ -51,8 +52,8 @@ def test_moments_are_the_definition(rng, backend, positions, d, n):
 def test_every_instruction_set_agrees_with_numpy(rng, isa, positions, d, N):
     tokens = as_tokens(rng.standard_normal((N, 3, d)))
     y, w = random_targets(rng, tokens, 3, positions), rng.random(N)
-    expected = NumpyBackend().moments(tokens, y, w, positions)
-    found = get_backend("cpu").moments(tokens, y, w, positions)
+    expected = NumpyBackend().moments(samples_of(tokens, y, w, positions))
+    found = get_backend("cpu").moments(samples_of(tokens, y, w, positions))
     assert_moments_agree(found, expected, tokens, y, w, positions)
 
 
@@ -60,8 +61,8 @@ def test_every_instruction_set_agrees_with_numpy(rng, isa, positions, d, N):
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 200])
 def test_long_and_short_sequences(rng, isa, positions, dtype, n):
     tokens = as_tokens(rng.standard_normal((37, n, 4)).astype(dtype))
-    expected = NumpyBackend().moments(tokens, None, None, positions)
-    found = get_backend("cpu").moments(tokens, None, None, positions)
+    expected = NumpyBackend().moments(samples_of(tokens, None, None, positions))
+    found = get_backend("cpu").moments(samples_of(tokens, None, None, positions))
     assert_moments_agree(found, expected, tokens, None, None, positions)
 
 
@@ -69,8 +70,8 @@ def test_long_and_short_sequences(rng, isa, positions, dtype, n):
 def test_sequences_longer_than_many_blocks_carry_their_prefix_over(rng, isa, d):
     tokens = as_tokens([rng.standard_normal((n, d)) for n in (3000, 1, 512, 1023, 2, 1300)])
     y = random_targets(rng, tokens, 1, "causal")
-    expected = NumpyBackend().moments(tokens, y, None, "causal")
-    found = get_backend("cpu").moments(tokens, y, None, "causal")
+    expected = NumpyBackend().moments(samples_of(tokens, y, None, "causal"))
+    found = get_backend("cpu").moments(samples_of(tokens, y, None, "causal"))
     assert_moments_agree(found, expected, tokens, y, None, "causal")
 
 
@@ -78,8 +79,8 @@ def test_sequences_longer_than_many_blocks_carry_their_prefix_over(rng, isa, d):
 def test_mixed_precision_errs_within_its_bound(rng, backend, positions, scale):
     tokens = as_tokens(scale * rng.standard_normal((600, 5, 5)))
     y, w = random_targets(rng, tokens, 2, positions), rng.random(600)
-    expected = NumpyBackend().moments(tokens, y, w, positions)
-    found = home(get_backend(backend).moments(tokens, y, w, positions, "mixed"))
+    expected = NumpyBackend().moments(samples_of(tokens, y, w, positions))
+    found = get_backend(backend).moments(samples_of(tokens, y, w, positions), "mixed").get()
     size = magnitudes(tokens, y, w, positions).gram
     # float32 roundings of an entry: both factors, their product, and the sum: at most 256 terms
     # compiled; in numpy, where each s is rounded by itself, over whatever BLAS does.
@@ -96,8 +97,8 @@ def test_mixed_precision_errs_within_its_bound(rng, backend, positions, scale):
 @pytest.mark.parametrize("d", [4, 9, 11])
 def test_mixed_precision_is_the_same_for_every_instruction_set(rng, isa, positions, d):
     tokens = as_tokens(rng.standard_normal((300, 3, d)))
-    expected = NumpyBackend().moments(tokens, None, None, positions)
-    found = get_backend("cpu").moments(tokens, None, None, positions, "mixed")
+    expected = NumpyBackend().moments(samples_of(tokens, None, None, positions))
+    found = get_backend("cpu").moments(samples_of(tokens, None, None, positions), "mixed")
     bound = (256 + 3) * 2.0**-24 + rounding_steps(tokens, positions) * EPS
     size = magnitudes(tokens, None, None, positions).gram
     assert (np.abs(found.gram - expected.gram) <= bound * size).all()
@@ -167,8 +168,8 @@ def test_compiled_moments_agree_with_numpy_on_ragged_data(
     tokens = Tokens(tuple(scale * rng.standard_normal((n, d)) for n in lengths))
     y = random_targets(rng, tokens, d_out, positions) if d_out else None
     w = rng.random(len(lengths))
-    expected = NumpyBackend().moments(tokens, y, w, positions)
-    found = get_backend("auto").moments(tokens, y, w, positions)
+    expected = NumpyBackend().moments(samples_of(tokens, y, w, positions))
+    found = get_backend("auto").moments(samples_of(tokens, y, w, positions))
     assert_moments_agree(found, expected, tokens, y, w, positions)
 
 
@@ -198,7 +199,7 @@ def test_merging_two_parts_equals_one_pass(cut, positions, seed):
     assert_moments_agree((first + second).sums, whole.sums, tokens, targets, w, positions)
     assert (first + second).n_samples == whole.n_samples
     assert (first + second).total_weight == pytest.approx(whole.total_weight, rel=1e-14)
-    for a, b in zip((first + second).sums, (second + first).sums, strict=True):
+    for a, b in zip(*map(arrays_of, ((first + second).sums, (second + first).sums)), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip((first + la.Moments(3, 2, positions=positions)).sums, first.sums, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -253,8 +254,8 @@ def test_cancellation_stays_within_the_bound(rng, isa):
     Z[:, 1::2, 0] = -Z[:, ::2, 0]
     Z[:, 1::2, 1] = Z[:, ::2, 1]
     tokens = as_tokens(Z)
-    found = get_backend("cpu").moments(tokens, None, None)
-    expected = NumpyBackend().moments(tokens, None, None)
+    found = get_backend("cpu").moments(samples_of(tokens, None, None))
+    expected = NumpyBackend().moments(samples_of(tokens, None, None))
     assert_moments_agree(found, expected, tokens, None)
 
 

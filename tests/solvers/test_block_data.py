@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, two_groups
 
 import linattn_fast as la
+from linattn_fast.backend import chosen_layer
 from linattn_fast.data import prefixes
 from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.fitting import block_choice
-from linattn_fast.heads import chosen_layer
 from linattn_fast.moments import query_groups
+from linattn_fast.solvers.blocks import choice as block_choice
 from linattn_fast.solvers.blocks import partition as query_blocks
 
 fit_in_blocks = partial(la.fit, heads=None, solver="blocks")

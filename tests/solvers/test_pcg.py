@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 from conftest import EPS, needs_cpu, plant, relative, rows_of, targets_for
 from oracles import loops
+from oracles.batches import samples_of
 
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
@@ -20,7 +21,9 @@ def operator_of(Z, y, backend="auto", positions="last", features=None):
     tokens = as_tokens(Z)
     targets = as_targets(y, tokens, positions)
     chosen = la.Features(tokens.d) if features is None else features
-    return get_backend(backend).normal_operator(tokens, targets, None, positions, chosen, keep=True)
+    return get_backend(backend).normal_operator(
+        samples_of(tokens, targets, None, positions, chosen), keep=True
+    )
 
 
 def least_squares(H, y, w, alpha):

@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 from conftest import EPS, relative
 from oracles import loops
+from oracles.batches import samples_of
 from oracles.exact import exact_loss
 
 import linattn_fast as la
@@ -149,7 +150,7 @@ def test_the_least_eigenvalue_is_not_above_that_of_the_matrix(positions, coordin
         )
         chosen = la.Features(d)
         operator = get_backend("numpy").normal_operator(
-            tokens, targets, None, positions, chosen, keep=True
+            samples_of(tokens, targets, None, positions, chosen), keep=True
         )
         W, alpha = operator.total_weight, float(rng.choice([0.0, 1e-3]))
         E = whiten(operator.kronecker_factors(), W, alpha, chosen)

@@ -11,6 +11,7 @@ import types
 from typing import Any
 
 import numpy as np
+from oracles.batches import arrays_of, samples_of, with_rows
 from stand_ins import fake_cupy
 
 from linattn_fast.backend.normal_operator import NumpyNormalOperator
@@ -67,7 +68,7 @@ class _Batch:
             y = _read(targets, "targets", (np.float32, np.float64))
             y = y.reshape(-1, y.shape[-1])
             last = positions == "last"
-            self.targets = Tokens(y[:, None]) if last else self.tokens.with_rows(y)
+            self.targets = Tokens(y[:, None]) if last else with_rows(self.tokens, y)
 
     def require_workspace(self, operation, workspace, m=0, d_out=None, kept=False) -> None:
         chosen = self.features
@@ -133,14 +134,13 @@ def accumulate(
         for name, out in (("gram", gram), ("cross", cross), ("energy", energy))
     ]
     try:
-        sums = NumpyBackend().moments(
-            batch.tokens,
-            batch.targets,
-            batch.weights,
-            positions,
-            features=batch.features,
+        totals = NumpyBackend().moments(
+            samples_of(
+                batch.tokens, batch.targets, batch.weights, positions, features=batch.features
+            ),
             with_gram=gram is not None,
         )
+        sums = arrays_of(totals)
     except ValueError:  # what is not finite makes sums that are not
         sums = (np.nan, np.nan, np.nan)
     assert (cross is None) == (energy is None) == (targets is None)
@@ -187,9 +187,11 @@ def _operator(name, tokens, offsets, targets, weights, positions, pairs, queries
     if y is None:
         last = positions == "last"
         none = np.zeros((batch.tokens.n_samples(positions), 1))
-        y = Tokens(none[:, None]) if last else batch.tokens.with_rows(none)
+        y = Tokens(none[:, None]) if last else with_rows(batch.tokens, none)
     with np.errstate(all="ignore"):
-        operator = NumpyNormalOperator(batch.tokens, y, batch.weights, positions, batch.features)
+        operator = NumpyNormalOperator(
+            samples_of(batch.tokens, y, batch.weights, positions, batch.features)
+        )
     operator._finite = lambda array: array
     return batch, operator
 
