@@ -23,6 +23,8 @@ def test_the_oracle_agrees_with_numpy_on_healthy_data(rng):
     for alpha in (0.0, 0.1):
         C = np.linalg.solve(Lambda + alpha * np.eye(6), (H * w[:, None]).T @ y / w.sum()).T
         assert relative_error(C, exact.coefficients(alpha)) < 1e-12
+        freedom = np.trace(np.linalg.solve(Lambda + alpha * np.eye(6), Lambda))
+        assert alpha == 0 or float(exact.degrees_of_freedom(alpha)) == pytest.approx(freedom)
         loss = exact.mean_squared_error(as_fractions(C))
         expected = w @ ((H @ C.T - y) ** 2).sum(axis=1) / w.sum()
         assert float(loss) == pytest.approx(expected, rel=1e-12)

@@ -71,6 +71,17 @@ def test_covers_where_different_best_fits_agree(rng, positions, make, N, source)
     assert (np.ravel(residual) <= 1).all()
 
 
+def test_a_feature_that_no_sample_has_is_not_covered_however_small_it_is(rng):
+    Z = generic(rng, 200, 4, 3)
+    Z[:, :, 2] = 0.0
+    moments = la.Moments(3, 1).update(Z, np.ones(200))
+    new = Z[:5].copy()
+    new[:, 0, 2] = 1e-30
+    for certificate in (la.certify(Z), la.certify(moments), moments.fit(heads=None).certificate):
+        assert certificate.covers(Z).all()
+        assert not certificate.covers(new).any()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_of_mixed_precision_covers_nothing(seed):
     """17 samples of 18 features: the last eigenvalue is one of rounding in float32."""

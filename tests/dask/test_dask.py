@@ -117,6 +117,7 @@ def test_fits_of_a_cluster_are_those_of_one_process(client, positions, form, sol
     assert_same_fit(fit, expected)
     assert fit.info.solver == ("cholesky" if solver == "auto" else "pcg")
     assert fit.info.refinements
+    assert fit.certificate.noise_samples == pytest.approx(expected.certificate.noise_samples)
 
 
 def test_an_accuracy_can_be_asked_for_on_a_cluster(client):
@@ -329,6 +330,7 @@ def test_bad_requests_are_named(client):
         ((array, y), {"threads": 0}, "^threads: must be between 1"),
         ((array, y), {"positions": "first"}, "^positions: must be one of"),
         ((array, y), {"sample_weight": 0 * w}, "^sample_weight: at least one weight"),
+        ((array, y), {"sample_weight": 0 * w, "solver": "pcg"}, "^sample_weight: at least one"),
         ((array,), {}, "^y: targets are needed to fit, got None; in part [0-6]$"),
         (([dask.delayed((Z, y))], y), {}, "^y: Z has batches, which bring their own y"),
         ((db.from_sequence([], npartitions=1),), {}, "^Z: every part is empty"),

@@ -113,16 +113,21 @@ class Exact:
         """Rank of the features."""
         return int(self.H.rank())
 
+    def _shifted(self, shift: Fraction) -> tuple[fmpz_mat, int]:
+        """Lambda + shift I in the units of ``gram``, times a whole number; and that number."""
+        own = shift * self.total_weight / (self.unit**2 * self.weight_unit)
+        matrix = self.gram * own.denominator
+        for i in range(self.p):
+            matrix[i, i] += own.numerator
+        return matrix, own.denominator
+
     def exceeds(self, bound: float) -> bool:
         """Whether lambda_min of the second moment is above ``bound``.
 
         A symmetric matrix has positive eigenvalues alone exactly when the signs of its
         characteristic polynomial's coefficients alternate.
         """
-        shift = Fraction(bound) * self.total_weight / (self.unit**2 * self.weight_unit)
-        matrix = self.gram * shift.denominator
-        for i in range(self.p):
-            matrix[i, i] -= shift.numerator
+        matrix, _ = self._shifted(-Fraction(bound))
         signs = matrix.charpoly().coeffs()[::-1]  # from x^p down
         return all((c > 0) if i % 2 == 0 else (c < 0) for i, c in enumerate(signs)) and (
             len(signs) == self.p + 1
@@ -155,12 +160,15 @@ class Exact:
             t = self._inner.solve(self.basis * right)
             C = fmpq_mat(self.basis.transpose()) * t
         else:
-            ridge = Fraction(alpha) * self.total_weight / (self.unit**2 * self.weight_unit)
-            matrix = self.gram * ridge.denominator
-            for i in range(self.p):
-                matrix[i, i] += ridge.numerator
-            C = matrix.solve(right * ridge.denominator)
+            matrix, times = self._shifted(Fraction(alpha))
+            C = matrix.solve(right * times)
         return [[_fraction(C[i, a]) * scale for i in range(self.p)] for a in range(d_out)]
+
+    def degrees_of_freedom(self, alpha: float) -> Fraction:
+        """Trace of Lambda (Lambda + alpha I)^-1, for alpha > 0."""
+        matrix, times = self._shifted(Fraction(alpha))
+        solved = matrix.solve(self.gram * times)
+        return sum((_fraction(solved[i, i]) for i in range(self.p)), Fraction(0))
 
     def mean_squared_error(self, coefficients: list[list[Fraction]]) -> Fraction:
         """(1/W) sum w ||C h - y||^2, of any coefficients (d_out, p)."""

@@ -17,7 +17,7 @@ log: list[tuple[Any, ...]] = []
 
 
 class State:
-    """Of the make-believe machine."""
+    """What the make-believe machine is set to."""
 
     devices = 2
     device = 0

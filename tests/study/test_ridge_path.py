@@ -8,6 +8,7 @@ from conftest import EPS, plant, ragged, rows_of, targets_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import loops
+from oracles.exact import Exact, relative_error
 
 import linattn_fast as la
 
@@ -150,6 +151,19 @@ def test_units_of_tokens_are_resolved_where_no_ridge_is_asked_for(rng):
     # Equilibrated to a factor of 2, not exactly: at most a factor of 4 in the condition
     assert np.linalg.norm(found - C) <= 4 * tolerance(plain, 0.0, C)
     assert path.degrees_of_freedom[0] == plain.dimension
+
+
+@pytest.mark.parametrize("alpha", [1e-10, 1e-5, 1.0, 1e4])
+def test_units_of_tokens_are_resolved_beside_a_ridge_that_is_small_for_some(rng, alpha):
+    """Eigenvalues from 1e-11 to 1e13: a ridge takes away the features that are small beside it."""
+    Z = rng.standard_normal((60, 5, 2)) * [1e-2, 1e2]
+    y = rng.standard_normal((60, 1))
+    exact = Exact.of(Z, targets=y)
+    path = la.ridge_path(la.Moments(2, 1).update(Z, y), [alpha])
+    freedom = float(exact.degrees_of_freedom(alpha))
+    assert 0.01 < path.degrees_of_freedom[0] < 5.99
+    assert path.degrees_of_freedom[0] == pytest.approx(freedom, abs=1e-9)
+    assert relative_error(path.coefficients[0], exact.coefficients(alpha)) < 1e-9
 
 
 def test_queries_that_never_meet_are_decomposed_block_by_block(rng):
@@ -341,7 +355,7 @@ def test_leaving_one_out_in_chunks_and_from_a_stream(rng, monkeypatch):
 
 
 def test_a_sequence_that_alone_determines_something_is_infinite_without_it(positions):
-    """Of one coordinate, where only sequence 2 is not zero: all data determine the layer."""
+    """One coordinate, and only sequence 2 is not zero: all data together determine the layer."""
     Z = np.zeros((5, 1, 1))
     Z[2] = 1.5
     y = np.arange(5.0) if positions == "last" else np.arange(5.0)[:, None]

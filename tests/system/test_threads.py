@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from conftest import needs_cpu, plant, run_python
 
+from oracles.batches import arrays_of
+
 import linattn_fast as la
 
 pytestmark = needs_cpu
@@ -27,7 +29,7 @@ def test_results_have_the_same_bits_for_any_number_of_threads(rng, isa, position
         moments = la.Moments(d, 3, positions=positions, precision=precision, backend="cpu")
         moments.update(Z, targets, sample_weight=w)
         layer = heads(Z, positions, backend="cpu")
-        return [*moments.sums, layer, heads.generate(0.1 * Z[:70], 3, backend="cpu")]
+        return [*arrays_of(moments.sums), layer, heads.generate(0.1 * Z[:70], 3, backend="cpu")]
 
     expected = everything(1)
     for threads in (2, 3, 17):
