@@ -3,6 +3,7 @@ import pytest
 from conftest import home
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles.batches import samples_of
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
@@ -170,7 +171,7 @@ def test_nearly_dependent_tokens_go_from_identifiable_to_undecided_until_they_ar
 def test_many_small_updates_do_not_make_singular_data_look_identifiable(seed):
     pool = np.random.default_rng(seed).random((5, 3, 2)) + 0.5  # 5 samples, 6 features
     moments = la.Moments(2, 0, backend="numpy")
-    batch = moments.totals_of(as_tokens(pool), None, None, None)
+    batch = moments.totals_of(samples_of(as_tokens(pool)))
     for _ in range(30_000):
         moments.add(batch)
     assert moments.n_samples == 150_000

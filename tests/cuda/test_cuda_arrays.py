@@ -8,10 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+from oracles.batches import arrays_of
 from stand_ins import fake_cupy
 from stand_ins.fake_machine import launches, waits
-
-from oracles.batches import arrays_of
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
@@ -264,7 +263,9 @@ def test_moments_of_several_devices_are_merged_where_the_first_are(gpu, rng):
         for total, device in ((merged, 1), (parts[1] + parts[0], 0), (parts[0] + host, 1)):
             assert total.device == device
             assert total.n_samples == 90
-            for found, expected in zip(*map(arrays_of, (total.get().sums, whole.sums)), strict=True):
+            for found, expected in zip(
+                *map(arrays_of, (total.get().sums, whole.sums)), strict=True
+            ):
                 np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
             if features is not None:
                 np.testing.assert_allclose(total.get().magnitudes, whole.magnitudes, rtol=1e-12)

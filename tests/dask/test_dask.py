@@ -269,7 +269,7 @@ def test_a_worker_killed_between_two_passes_changes_nothing(client, monkeypatch,
     """Its parts of the data are made again elsewhere, and the fit goes on."""
     batches = batches_with(__file__)
     expected = lad.fit(batches, solver=solver, heads=None, certify=False)
-    killed, total = [], lad._Cluster.total
+    killed, total = [], Cluster._total
 
     def kill_first(self, add, method, *arrays):
         if method == "gradient" and not killed:
@@ -279,7 +279,7 @@ def test_a_worker_killed_between_two_passes_changes_nothing(client, monkeypatch,
             os.kill(killed[0], signal.SIGKILL)
         return total(self, add, method, *arrays)
 
-    monkeypatch.setattr(lad._Cluster, "total", kill_first)
+    monkeypatch.setattr(Cluster, "_total", kill_first)
     fit = lad.fit(batches, solver=solver, heads=None, certify=False)
     assert killed
     np.testing.assert_array_equal(fit.coefficients, expected.coefficients)
@@ -289,7 +289,7 @@ def test_only_coefficients_travel_between_passes(client, monkeypatch):
     """Neither to and from the workers nor among them goes as much as one part of the data."""
     rng = np.random.default_rng(0)
     Z, y = rng.standard_normal((3000, 40, 3)), rng.standard_normal((3000, 1))
-    sizes, moved, total = [], [], lad._Cluster.total
+    sizes, moved, total = [], [], Cluster._total
 
     def among_workers():
         counts = client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
@@ -303,7 +303,7 @@ def test_only_coefficients_travel_between_passes(client, monkeypatch):
         sizes.append(sum(x.nbytes for x in parts if hasattr(x, "nbytes")))
         return found
 
-    monkeypatch.setattr(lad._Cluster, "total", measured)
+    monkeypatch.setattr(Cluster, "_total", measured)
     array = da.from_array(Z, chunks=(1000, 40, 3))
     lad.fit(array, y, solver="pcg", heads=None, certify=False)
     moved.append(among_workers())
@@ -365,14 +365,14 @@ def test_tasks_use_the_threads_asked_for_and_leave_the_setting_alone(monkeypatch
         seen.append(la.get_num_threads())
         return np.ones((2, 2, 2)), np.ones(2)
 
-    update = la.Moments.add_checked
+    right = CpuBackend.moments
 
-    def counted(self, *arguments):
+    def counted(self, *arguments, **options):
         used.append(la.get_num_threads())
-        update(self, *arguments)
+        return right(self, *arguments, **options)
 
     used = []
-    monkeypatch.setattr(la.Moments, "add_checked", counted)
+    monkeypatch.setattr(CpuBackend, "moments", counted)
     la.set_num_threads(7)
     with dask.config.set(scheduler="threads"):
         lad.moments([dask.delayed(count)()], threads=2)

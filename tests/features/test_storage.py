@@ -4,7 +4,6 @@ import stat
 import numpy as np
 import pytest
 from conftest import plant
-
 from oracles.batches import arrays_of
 
 import linattn_fast as la

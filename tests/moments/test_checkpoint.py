@@ -10,7 +10,6 @@ import time
 
 import numpy as np
 import pytest
-
 from oracles.batches import arrays_of
 
 import linattn_fast as la

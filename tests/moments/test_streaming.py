@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import assert_moments_agree, home, random_targets, targets_for
-from stand_ins.stored import Stored, on_disk
-
+from conftest import assert_moments_agree, random_targets, targets_for
 from oracles.batches import arrays_of
+from stand_ins.stored import Stored, on_disk
 
 import linattn_fast as la
 from linattn_fast.data import sources

@@ -9,6 +9,7 @@ import pytest
 from conftest import EPS, targets_for
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles.batches import samples_of
 from oracles.grouped_data import POSITIONS, Expected, agrees, gaussian, one_hot, two_groups
 
 import linattn_fast as la
@@ -108,7 +109,7 @@ def test_a_look_at_queries_of_one_group_takes_no_memory_of_the_size_of_the_data(
     tokens = as_tokens(rng.standard_normal((20_000, 16, 4)))  # 10 MB
     tracemalloc.start()
     try:
-        assert query_blocks.partition(tokens, None, positions, la.Features(4)) is None
+        assert query_blocks.partition(samples_of(tokens, positions=positions)) is None
         assert tracemalloc.get_traced_memory()[1] < 2e6  # 2^13 samples: z, and numbers of 8 bytes
     finally:
         tracemalloc.stop()

@@ -13,6 +13,7 @@ from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_targets, as_tokens
 from linattn_fast.solvers.conjugate_gradients.least_eigenvalue import least_eigenvalue, lower_bound
 from linattn_fast.solvers.conjugate_gradients.whitening import PlainCoordinates, whiten
+from linattn_fast.solvers.costs import Costs
 
 GIVEN = {"heads": None, "certify": False}
 
@@ -203,8 +204,8 @@ def test_auto_factorises_where_conjugate_gradients_do_not_know_their_accuracy(rn
     asked = la.fit(Z, y, solver="pcg", **GIVEN)
     assert asked.info.coefficient_error is None
     assert "one of many" in asked.info.reason
-    choice = "pcg", "as if there were more features"
-    monkeypatch.setattr("linattn_fast.fitting.plan.choose_solver", lambda *_, **__: choice)
+    fast = Costs(cholesky=2.0, dual=2.0, pcg=1.0)  # as if there were more features
+    monkeypatch.setattr("linattn_fast.fitting.plan.predict", lambda *_, **__: fast)
     fit = la.fit(Z, y, **GIVEN)
     assert fit.info.solver == "qr"
     assert "conjugate gradients took" in fit.info.reason

@@ -3,7 +3,6 @@ import os
 import numpy as np
 import pytest
 from conftest import needs_cpu, run_python
-
 from oracles.batches import arrays_of
 
 import linattn_fast as la

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import needs_cpu, plant, run_python
-
 from oracles.batches import arrays_of
 
 import linattn_fast as la
