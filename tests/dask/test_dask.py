@@ -13,6 +13,8 @@ import pytest
 from conftest import EPS, plant
 
 import linattn_fast as la
+from linattn_fast.backend.cpu import CpuBackend
+from linattn_fast.dask.cluster import Cluster
 from linattn_fast.dask.parts import Kind, Part
 from linattn_fast.moments.query_groups import query_groups
 

@@ -155,7 +155,7 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
         found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
     else:
         found = _Auto(problem, settings, resources, estimate).plan()
-    first = next(step for step in found.steps if step.attempt is None or step.bytes)
+    first = next((step for step in found.steps if step.bytes), found.steps[0])
     what, needed = what_needs(problem.features, first.solver), first.bytes
     if fixed:  # the dense second moment is their metric
         what, needed = f"{what} heads = {settings.heads},", max(needed, estimate["cholesky"])
