@@ -16,7 +16,7 @@ from machine import processor
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs.running import run_many
+from linattn_fast.programs.running.appending import run_many
 
 RESULTS = Path(__file__).parent / "results"
 Row = tuple[str, str, str]

@@ -12,7 +12,7 @@ time.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from .arrays.types import Array, Floats, Positions, as_positions
 from .features.features import Features
 from .heads.heads import Heads
 from .system.arguments import as_size
+from .system.seeds import Seed, as_generator
 from .system.threads import same_bits
 
 __all__ = [
@@ -31,8 +32,6 @@ __all__ = [
     "in_context_regression",
     "random_linear_attention",
 ]
-
-Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
 
 _BLOCK = 1024
 """Sequences drawn at a time, so that float32 tokens never exist in float64 as a whole."""
@@ -58,16 +57,6 @@ class ContextDataset(NamedTuple):
     """Targets (N,)."""
     features: Features
     """Pairs (x_k, y) and (y, y), queries x: p = d (d + 1)."""
-
-
-def _generator(seed: Seed) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "seed: a whole number that is not negative, a numpy.random.Generator or None is "
-            f"needed, got {seed!r}"
-        ) from None
 
 
 def _number(value: object, name: str, most: float = np.inf) -> float:
@@ -138,7 +127,7 @@ def random_linear_attention(
     """
     N, n, d = as_size(N, "N"), as_size(n, "n"), as_size(d, "d")
     heads, d_out = as_size(heads, "heads"), as_size(d_out, "d_out")
-    positions, noise, rng = as_positions(positions), _number(noise, "noise"), _generator(seed)
+    positions, noise, rng = as_positions(positions), _number(noise, "noise"), as_generator(seed)
     truth = Heads(
         rng.standard_normal((heads, d_out, d)) / (np.sqrt(d) * n),
         rng.standard_normal((heads, d, d)) / np.sqrt(d),
@@ -198,7 +187,7 @@ def associative_memory(
     """
     N, d = as_size(N, "N"), as_size(d, "d")
     share, noise = _number(orthonormal, "orthonormal", 1.0), _number(noise, "noise")
-    rng = _generator(seed)
+    rng = as_generator(seed)
     Z = rng.standard_normal((N, d + 1, 2 * d))
     exact = round(share * N)
     for half in (slice(None, d), slice(d, None)):
@@ -260,7 +249,7 @@ def in_context_regression(
     ((50, 11, 4), (50,), 12)
     """
     N, n, d = as_size(N, "N"), as_size(n, "n"), as_size(d, "d")
-    noise, rng = _number(noise, "noise"), _generator(seed)
+    noise, rng = _number(noise, "noise"), as_generator(seed)
     kind = np.dtype(dtype)
     if kind not in (np.float64, np.float32):
         raise TypeError(f"dtype: float64 or float32 is needed, got {kind}")

@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 
 from linattn_fast import programs
-from linattn_fast.programs import examining
-from linattn_fast.programs.determined import Determined
-
-
-@pytest.fixture(scope="module")
-def automata():
-    return programs.DfaSimulator(3, 2, 4)
-
-
-@pytest.fixture(scope="module")
-def enough(automata):
-    return programs.learn(automata, automata.traces(500, 4, seed=0))
+from linattn_fast.programs.certifying import by_runs
+from linattn_fast.programs.certifying.determined import Determined
 
 
 @pytest.fixture(scope="module", params=["blocks", "dual"])
@@ -136,7 +126,7 @@ def test_pairs_outside_the_fit_are_seen_as_long_as_they_do_not_cancel():
     ]
     pairs = np.array(sorted({*map(tuple, layer.pairs.tolist()), *diagonals}))
     wider = programs.Layer(simulator.d, simulator.d, pairs, layer._maps)
-    assert examining._strange(wider, runs).tolist() == [
+    assert by_runs._has_unseen(wider, runs).tolist() == [
         [False, True, True, True],
         [False, True, False, False],
     ]

@@ -9,24 +9,14 @@ from scipy.stats import binom
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs import certifying, determined
-from linattn_fast.programs.running import run_many
-
-
-@pytest.fixture(scope="module")
-def automata():
-    return programs.DfaSimulator(3, 2, 4)
+from linattn_fast.programs.certifying import certify, determined
+from linattn_fast.programs.running.appending import run_many
 
 
 @pytest.fixture(scope="module")
 def few(automata):
     """Learned from too few traces."""
     return programs.learn(automata, automata.traces(100, 4, seed=0))
-
-
-@pytest.fixture(scope="module")
-def enough(automata):
-    return programs.learn(automata, automata.traces(500, 4, seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -198,12 +188,12 @@ def test_samples_give_the_bound_of_their_number(automata, enough, few):
 
 
 def test_auto_samples_where_contexts_are_too_many(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_EXHAUSTIVE_UP_TO", 1000)
+    monkeypatch.setattr(certify, "_EXHAUSTIVE_UP_TO", 1000)
     assert programs.certify(few, automata, steps=4, samples=50).method == "sampled"
 
 
 def test_progress_is_reported_chunk_by_chunk(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 40_000_000)
+    monkeypatch.setattr(certify, "_CHUNK_BYTES", 40_000_000)
     calls = []
     programs.certify(
         few, automata, method="exhaustive", steps=4, progress=lambda *call: calls.append(call)
@@ -215,7 +205,7 @@ def test_progress_is_reported_chunk_by_chunk(automata, few, monkeypatch):
 
 def test_chunks_change_nothing(automata, few, monkeypatch):
     whole = programs.certify(few, automata, method="exhaustive", steps=2)
-    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 10_000_000)
+    monkeypatch.setattr(certify, "_CHUNK_BYTES", 10_000_000)
     assert programs.certify(few, automata, method="exhaustive", steps=2) == whole
 
 
@@ -240,7 +230,7 @@ def test_learning_reports_its_samples(automata):
 
 
 def test_a_bad_seed_is_refused_before_the_proof_begins(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_by_invariants", lambda *_: pytest.fail("work has begun"))
+    monkeypatch.setattr(certify, "certify_by_invariants", lambda *_: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="^seed: "):
         programs.certify(few, automata, seed="x")
 

@@ -24,17 +24,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..fitting.result import Fit
-from ..heads.heads import Heads
-from ..system.arguments import as_size
-from ..system.threads import same_bits
-from .layer import Layer
-from .lookup import Lookup
-from .machine import Computation, Configuration, TuringMachine
-from .program import Run
-from .record import Record, Token, Value, signed
+from ...arrays.types import Floats
+from ...fitting.result import Fit
+from ...heads.heads import Heads
+from ...system.arguments import as_size
+from ...system.threads import same_bits
+from ..language.lookup import Lookup
+from ..language.record import Record, Token, Value, signed
+from ..language.run import Run
+from ..running.layer import Layer
 from .simulator import Simulator
+from .turing_machine import Computation, Configuration, TuringMachine
 
 
 class TuringSimulator(Simulator):

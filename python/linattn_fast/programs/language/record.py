@@ -21,9 +21,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..arrays.floats import as_array
-from ..arrays.types import Floats
-from ..system.arguments import as_size
+from ...arrays.floats import as_array
+from ...arrays.types import Floats
+from ...system.arguments import as_size
 
 Value: TypeAlias = "int | tuple[int, ...]"
 """Of an attribute: a number, or a tuple for a joint one."""

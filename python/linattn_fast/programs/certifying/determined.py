@@ -1,8 +1,8 @@
 """Which s a fit is determined at, for each token that may ask.
 
 The prediction at features h = s (x) z is determined when D h lies in the range U of the training
-features (:mod:`linattn_fast.certificate.coverage`). For a given z that is linear in s: with E_z the matrix that
-maps s to D (s (x) z),
+features (:mod:`linattn_fast.certificate.coverage`). For a given z that is linear in s: with E_z the
+matrix that maps s to D (s (x) z),
 
     residual(s) = || (I - U U') E_z s || / || E_z s || = || N' E_z s || / || E_z s ||
 
@@ -22,12 +22,12 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_matrix
 
-from ..arrays.types import Floats
-from ..certificate.block_coverage import BlockCoverage
-from ..fitting.result import Fit
-from ..linalg.factors import CholeskyFactor, SpectralFactor
-from ..linalg.host_algebra import complement_of, product, triangle_of
-from .layer import Indices
+from ...arrays.types import Floats
+from ...certificate.block_coverage import BlockCoverage
+from ...fitting.result import Fit
+from ...linalg.factors import CholeskyFactor, SpectralFactor
+from ...linalg.host_algebra import complement_of, product, triangle_of
+from ..running.layer import Indices
 
 _CACHE_BYTES = 256 << 20
 """Matrices N' E_z kept; past it, they are worked out again."""

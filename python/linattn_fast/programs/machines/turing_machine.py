@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..datasets import Seed, _generator
-from ..system.arguments import as_size
-from ..system.plotting import matplotlib_figure
+from ...system.arguments import as_size
+from ...system.plotting import matplotlib_figure
+from ...system.seeds import Seed, as_generator
 
 _MOVES = {"L": 0, "R": 1}
 
@@ -148,7 +148,7 @@ class TuringMachine:
             No state halts.
         """
         Q, A = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
-        rng = _generator(seed)
+        rng = as_generator(seed)
         table = {
             (q, a): (int(rng.integers(Q)), int(rng.integers(A)), "LR"[int(rng.integers(2))])
             for q in range(Q)

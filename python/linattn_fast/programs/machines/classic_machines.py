@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .machine import TuringMachine
+from .turing_machine import TuringMachine
 
 
 def binary_increment() -> TuringMachine:
