@@ -43,14 +43,33 @@ _FAILURES = (ValueError, TypeError, OSError, MemoryError, ArithmeticError, Impor
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with its errors in one sentence."""
+    """argparse with its errors in one sentence, and the options of a command once it is asked for.
+
+    What lists the options of ``paper`` imports its figures, which no other command should wait for.
+    """
+
+    def __init__(self, *, command: Command | None = None, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._unread = command
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._unread is not None:
+            command, self._unread = self._unread, None
+            command.add_arguments(self)
+            shown = self.add_argument_group("output")
+            shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
+            shown.add_argument(
+                "--traceback", action="store_true", help="show where in the program an error arose"
+            )
+            self.set_defaults(run=command.run)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see '{self.prog} --help'")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of every command."""
+    """The parser of the command line, with every command."""
     whole = _Parser(
         prog=PROGRAM,
         description="Learn multi-head linear attention to the global optimum, with a certificate "
@@ -58,26 +77,18 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"'{PROGRAM} COMMAND --help' has the options of a command and an example.\n\n"
         "exit codes: 0 all went well, 1 the work failed (such as on bad data), 2 wrong usage,\n"
         "130 interrupted",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         example = "\n".join(f"  {line}" for line in command.example.splitlines())
-        one = commands.add_parser(
+        commands.add_parser(
             command.name,
+            command=command,
             help=command.summary,
             description=command.description,
             epilog=f"example:\n{example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_arguments(one)
-        shown = one.add_argument_group("output")
-        shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
-        shown.add_argument(
-            "--traceback", action="store_true", help="show where in the program an error arose"
-        )
-        one.set_defaults(run=command.run)
     return whole
 
 

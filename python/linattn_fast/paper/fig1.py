@@ -8,7 +8,7 @@ from ..system.tables import seconds as in_words
 from ..system.tables import table
 from .figure import Figure, Finding, Settings, machine
 from .random_attention import QUICK, Curve, Experiment, Plan, require_torch, run
-from .random_attention_text import rows_of, setting_of
+from .random_attention_text import TABLE, rows_of, setting_of
 
 COLOURS = {
     "1 head": "#a6cee3", "2 heads": "#74b3d8", "4 heads": "#4292c6", "8 heads": "#2171b5",
@@ -17,6 +17,7 @@ COLOURS = {
 }  # fmt: skip
 """More heads are darker blue, more layers darker orange."""
 CONVEX = "#d62728"
+"""Colour of the convex solution: red."""
 
 
 def draw_curve(axis: Any, curve: Curve, x: Any) -> None:
@@ -135,4 +136,5 @@ FIGURE = Figure(
     "FOLDER/paper-runs and shared\nwith fig3.",
     run=_run,
     require=require_torch,
+    table=TABLE,
 )

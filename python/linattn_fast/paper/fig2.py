@@ -29,7 +29,7 @@ from ..datasets import LayerDataset, associative_memory
 from ..fitting.call import fit
 from ..fitting.certify import certify
 from ..system.tables import table
-from .figure import Figure, Finding, Settings, machine
+from .figure import Figure, Finding, Settings, Steps, machine
 
 _D, _SAMPLES, _NOISE = 4, 2**14, 0.01
 _TRAINED_MIXTURES = (0.95, 1.0)
@@ -39,6 +39,8 @@ _COLOURS = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
 
 @dataclass(frozen=True)
 class _Plan:
+    """Sizes of the experiment."""
+
     mixtures: tuple[float, ...] = (
         0.95, 0.955, 0.96, 0.965, 0.97, 0.975, 0.98, 0.9825, 0.985, 0.986, 0.987,
     )  # fmt: skip
@@ -55,10 +57,12 @@ _QUICK = _Plan((0.95, 0.97, 0.98, 0.985, 0.987), 2, (1, 4), 2**13, 1, 20)
 
 @dataclass(frozen=True)
 class _Trained:
-    """(b): (mixtures, seeds, numbers of heads, epochs)."""
+    """What (b) has found."""
 
     losses: Floats
+    """(mixtures, seeds, numbers of heads, epochs), relative to mean ||y||^2."""
     distances: Floats
+    """||C - C_true||_F of the same shape."""
     lambda_min: Floats
     """(mixtures,): of the first seed."""
     energy: float
@@ -85,22 +89,11 @@ def _fitted(data: LayerDataset, mixture: float, noise: float, seed: int) -> dict
     }  # fmt: skip
 
 
-class _Steps:
-    """Fits and epochs done."""
-
-    def __init__(self, settings: Settings, total: int) -> None:
-        self.settings, self.total, self.done = settings, total, 0
-
-    def __call__(self) -> None:
-        self.done += 1
-        self.settings.report(self.done, self.total)
-
-
 def _seeds(settings: Settings, part: int, number: int) -> list[np.random.SeedSequence]:
     return [np.random.SeedSequence((settings.seed, part, i)) for i in range(number)]
 
 
-def _fit_mixtures(plan: _Plan, settings: Settings, steps: _Steps) -> list[dict[str, Any]]:
+def _fit_mixtures(plan: _Plan, settings: Settings, steps: Steps) -> list[dict[str, Any]]:
     """(a): with noise at every mixture and seed, and orthonormal tables alone without."""
     rows = []
     cases = [(mixture, _NOISE) for mixture in plan.mixtures]
@@ -112,8 +105,8 @@ def _fit_mixtures(plan: _Plan, settings: Settings, steps: _Steps) -> list[dict[s
     return rows
 
 
-def _train(plan: _Plan, settings: Settings, steps: _Steps) -> _Trained:
-    """(b)."""
+def _train(plan: _Plan, settings: Settings, steps: Steps) -> _Trained:
+    """Train the layers of (b) at both mixtures."""
     from .memory_training import train_memories  # noqa: PLC0415  # PyTorch, an optional extra
 
     data = [
@@ -270,7 +263,7 @@ def _run(settings: Settings) -> Finding:
     plan = _QUICK if settings.quick else _Plan()
     with_torch = importlib.util.find_spec("torch") is not None
     fits = plan.seeds * len(plan.mixtures) + 1
-    steps = _Steps(settings, fits + with_torch * plan.epochs)
+    steps = Steps(settings, fits + with_torch * plan.epochs)
     rows = _fit_mixtures(plan, settings, steps)
     trained = _train(plan, settings, steps) if with_torch else None
 

@@ -9,7 +9,7 @@ from ..system.tables import table
 from .fig1 import CONVEX, draw_curve
 from .figure import Figure, Finding, Settings
 from .random_attention import QUICK, Experiment, Plan, require_torch, run
-from .random_attention_text import rows_of, setting_of
+from .random_attention_text import TABLE, rows_of, setting_of
 
 
 def _draw(experiment: Experiment, figure: Any) -> None:
@@ -70,7 +70,9 @@ FIGURE = Figure(
     name="fig3",
     title="the same at every learning rate, batch size and depth",
     description="the experiment of fig1 at every learning rate, batch size and depth: loss over "
-    "epochs.\nNeeds PyTorch; what fig1 has trained in the same folder is not trained again.",
+    "epochs.\nNeeds PyTorch; what fig1 has trained in the same folder is not trained again, "
+    "and the\ntable, fig1.csv, is that of fig1.",
     run=_run,
     require=require_torch,
+    table=TABLE,
 )

@@ -23,9 +23,10 @@ from ..datasets import LayerDataset, random_linear_attention
 from ..features.features import Features
 from ..fitting.call import fit
 from ..fitting.certify import certify
+from ..system.extras import optional_module
 from ..system.machine import processor
 from ..system.threads import get_num_threads
-from .figure import Settings
+from .figure import Settings, Steps
 from .kept import kept
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ Result = TypeVar("Result")
 
 def require_torch() -> None:
     """Raise when PyTorch is missing."""
-    try:
-        import torch  # noqa: F401, PLC0415  # an optional extra
-    except ImportError:
-        raise ImportError(
-            "linattn-fast paper fig1 and fig3 train models with PyTorch, which is not installed "
-            "(pip install 'linattn-fast[paper]')"
-        ) from None
+    optional_module("torch", "linattn-fast paper fig1 and fig3", "paper")
 
 
 @dataclass(frozen=True)
@@ -60,9 +55,9 @@ class Plan:
     batches: tuple[int, ...] = (32, 64)
     seeds: int = 3
     epochs: int = 50
-    """Of single layers."""
+    """Epochs of single layers."""
     long_epochs: int = 12
-    """Of deeper models and of the Transformer, which take several times as long."""
+    """Epochs of deeper models and of the Transformer, which take several times as long."""
     repeats: int = 7
     """Runs of which the shortest counts, where time is measured."""
 
@@ -81,11 +76,11 @@ class Curve:
     losses: Floats
     """(seeds, epochs), each relative to the variance of the targets."""
     seconds: float
-    """Of an epoch."""
+    """Seconds of an epoch."""
 
     @property
     def epochs(self) -> Floats:
-        """1, 2, .."""
+        """Numbers of the epochs, from 1."""
         return np.arange(1, self.losses.shape[1] + 1, dtype=np.float64)
 
     def log10_mean(self) -> tuple[Floats, Floats]:
@@ -108,20 +103,21 @@ class Convex:
     distance: float
     """||p(theta) - p(theta_hat)||_F relative to ||p(theta)||_F, largest over seeds."""
     seconds: float
-    """From tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
+    """Time from tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
     heads_seconds: float
-    """From tokens to coefficients and heads: ``fit(.., certify=False)``."""
+    """Time from tokens to coefficients and heads: ``fit(.., certify=False)``."""
     n_heads: int
-    """Most over seeds."""
+    """Number of heads that were found, the most over seeds."""
     proof_sequences: int
+    """Sequences that the proof is made of."""
     proof_seconds: float
-    """Certificate of that many sequences, which more data can only strengthen."""
+    """Time to their certificate, which more data can only strengthen."""
     proof: str
-    """Its verdict."""
+    """The verdict of that certificate."""
     whole_seconds: float
-    """``fit(..)``, with the heads and the certificate of all of the data."""
+    """Time of ``fit(..)``, with the heads and the certificate of all of the data."""
     lambda_min: float
-    """Of all of the data, least over seeds."""
+    """lambda_min of all of the data, least over seeds."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Experiment:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names, in order."""
+        """Names of the models, in order."""
         return tuple(dict.fromkeys(curve.model for curve in self.curves))
 
     def fastest(self, d: int) -> Curve:
@@ -148,7 +144,7 @@ class Experiment:
 
 
 def data_sets(plan: Plan, d: int, seed: int) -> list[LayerDataset]:
-    """One for each seed."""
+    """The data sets of one dimension, one for each seed."""
     return [
         random_linear_attention(plan.sequences, plan.length, d, seed=np.random.SeedSequence(key))
         for key in ((seed, i, d) for i in range(plan.seeds))
@@ -156,21 +152,11 @@ def data_sets(plan: Plan, d: int, seed: int) -> list[LayerDataset]:
 
 
 def _families(plan: Plan) -> dict[str, Family]:
+    """Families of models that are trained together, by the names of their kept parts."""
     from .models import LinearAttention, ManyHeads, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
 
     deep = {f"layers{n}": LinearAttention(n) for n in plan.layers}
     return {"heads": ManyHeads(plan.heads), **deep, "softmax": SoftmaxTransformer()}
-
-
-class _Steps:
-    """Epochs done of those to do, for the caller's progress."""
-
-    def __init__(self, settings: Settings, total: int) -> None:
-        self.settings, self.total, self.done = settings, total, 0
-
-    def __call__(self, steps: int = 1) -> None:
-        self.done += steps
-        self.settings.report(self.done, self.total)
 
 
 def run(plan: Plan, settings: Settings) -> Experiment:
@@ -179,7 +165,7 @@ def run(plan: Plan, settings: Settings) -> Experiment:
     epochs = {
         name: plan.epochs if name == "heads" else plan.long_epochs for name in families
     }  # name of family -> epochs
-    steps = _Steps(settings, len(plan.dimensions) * len(plan.batches) * sum(epochs.values()))
+    steps = Steps(settings, len(plan.dimensions) * len(plan.batches) * sum(epochs.values()))
     trained: dict[tuple[int, str, int], list[Any]] = {}
     for name, family in families.items():
         for d in plan.dimensions:
@@ -215,7 +201,7 @@ def _trained(
     family: Family,
     batch: int,
     epochs: int,
-    steps: _Steps,
+    steps: Steps,
 ) -> list[Any]:
     """Losses (S, L, M, epochs) as lists."""
 
@@ -304,7 +290,7 @@ def _solve(data: LayerDataset, proof_sequences: int, repeats: int) -> dict[str, 
 
 
 def _solve_all(d: int, plan: Plan, data: list[LayerDataset]) -> Convex:
-    """Over the seeds."""
+    """Least squares on the data of every seed, summarised."""
     samples = 4 * Features(d).count
     proof_sequences = min(plan.sequences, max(8, -(-samples // plan.length)))
     each = [_solve(one, proof_sequences, plan.repeats if d <= 8 else 1) for one in data]

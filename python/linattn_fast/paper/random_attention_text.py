@@ -7,6 +7,9 @@ from typing import Any
 from .figure import Settings, machine
 from .random_attention import Experiment
 
+TABLE = "fig1"
+"""Name of the table of every epoch, which both figures write."""
+
 
 def setting_of(experiment: Experiment, settings: Settings) -> str:
     """What was run, and on what."""
@@ -23,7 +26,8 @@ def setting_of(experiment: Experiment, settings: Settings) -> str:
         f"{' and '.join(f'{rate:g}' for rate in plan.rates)}, batches of "
         f"{' and '.join(map(str, plan.batches))} sequences,\n{plan.epochs} epochs of single "
         f"layers, {plan.long_epochs} of deeper models and of the Transformer (one block, width "
-        f"16).\n{machine()}, PyTorch {torch.__version__.split('+')[0]}."
+        f"16).\n{machine()}, PyTorch {torch.__version__.split('+')[0]}.\n"
+        f"Every epoch of every model is a row of {TABLE}.csv."
     )
 
 

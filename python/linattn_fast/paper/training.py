@@ -75,7 +75,7 @@ class Training:
         self.variance = y.flatten(1).var(1, correction=0)  # (S,)
 
     def parameters(self) -> Parameters:
-        """Of every learning rate, (S, L, ..)."""
+        """Parameters of every learning rate, (S, L, ..)."""
         return {
             name: torch.stack([model[name] for model in self.models], 1) for name in self.models[0]
         }
