@@ -15,8 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import processor
@@ -38,14 +37,15 @@ SIZES = {
 """(d, n, N) of each mode."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One measurement."""
 
     scenario: str
     what: str
+    """One of our ways, or the competitor."""
     seconds: float
-    flops_per_second: float | None = None
+    flops_per_second: float | None
+    """Flops of the compact Gram over the seconds, where one is formed."""
 
 
 def timed(runs: dict[str, Callable[[], object]], wait: Callable[[], None]) -> dict[str, float]:
@@ -142,14 +142,14 @@ def fit_rows(cupy: Any, wait: Callable[[], None], d: int, n: int, N: int) -> lis
             "cpu": lambda settings=settings: la.fit(home, targets, backend="cpu", **settings),
         }
         scenario = f"fit by {solver}, d = {d}, n = {n}, N = {N:,}"
-        rows += [Row(scenario, name, spent) for name, spent in timed(runs, wait).items()]
+        rows += [Row(scenario, name, spent, None) for name, spent in timed(runs, wait).items()]
     there = la.Heads(cupy.asarray(truth.V), cupy.asarray(truth.Q))
     worst = float(np.abs(there(Z).get() - targets).max())
     if not worst < 1e-10 * float(np.abs(targets).max()):
         raise SystemExit(f"bench-cuda: outputs differ by {worst:.1e}")
     runs = {"cuda": lambda: there(Z), "cpu": lambda: truth(home, backend="cpu")}
     scenario = f"apply 2 heads, d = {d}, n = {n}, N = {N:,}"
-    return rows + [Row(scenario, name, spent) for name, spent in timed(runs, wait).items()]
+    return rows + [Row(scenario, name, spent, None) for name, spent in timed(runs, wait).items()]
 
 
 def table(rows: list[Row], machine: str) -> str:
@@ -186,7 +186,7 @@ def main(sizes: dict[str, list[tuple[int, int, int]]], fit_size: tuple[int, int,
             print(table(rows[-1:], machine).splitlines()[-1], flush=True)
     rows += fit_rows(cupy, device.synchronize, *fit_size)
     text = table(rows, machine)
-    keep(RESULTS, "cuda", text, {"machine": machine, "rows": [asdict(row) for row in rows]})
+    keep(RESULTS, "cuda", text, {"machine": machine, "rows": [row._asdict() for row in rows]})
     print("\n" + text)
     return 0
 

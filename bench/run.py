@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
+from typing import NamedTuple
 
 import competitors
 import matplotlib as mpl
@@ -27,8 +27,7 @@ from linattn_fast.system.machine import in_words
 REPEATS = 7
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One comparison."""
 
     scenario: str
@@ -248,7 +247,7 @@ def main() -> None:
         rows += scenario()
         print(f"{rows[-1].scenario}: {rows[-1].ratio:.1f}x {rows[-1].against}", flush=True)
     text = table(rows, machine)
-    figures = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    figures = [{**row._asdict(), "ratio": row.ratio} for row in rows]
     keep(RESULTS, "table", text, {"machine": machine, "rows": figures})
     plot(rows, machine)
     readme.show("table.md", text)

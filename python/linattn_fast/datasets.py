@@ -105,13 +105,13 @@ def random_linear_attention(
     N, n, d
         Sequences, tokens in each, coordinates of a token.
     heads, d_out
-        Of the layer: V has shape (heads, d_out, d), Q (heads, d, d).
+        Heads and outputs of the layer: V has shape (heads, d_out, d), Q (heads, d, d).
     positions
         Which tokens have a target, as for :func:`linattn_fast.fit`.
     noise
         Standard deviation of the noise on the targets.
     seed
-        Of the tokens, the layer and the noise.
+        Seed of the tokens, the layer and the noise.
 
     Returns
     -------
@@ -166,10 +166,9 @@ def associative_memory(
     orthonormal
         Share of orthonormal tables, 0 to 1. They come first, ``round(orthonormal * N)`` of them,
         and the Gaussian ones after them.
-    noise
-        Standard deviation of the noise on the targets.
-    seed
-        Of the tables, the queries and the noise.
+    noise, seed
+        Standard deviation of the noise on the targets; seed of the tables, the queries and the
+        noise.
 
     Returns
     -------
@@ -232,9 +231,9 @@ def in_context_regression(
     noise
         Standard deviation of the noise in every y.
     dtype
-        Of the tokens: float64 or float32. The targets are those of the tokens, in float64.
+        Type of the tokens: float64 or float32. The targets are those of the tokens, in float64.
     seed
-        Of everything that is drawn.
+        Seed of everything that is drawn.
 
     Returns
     -------

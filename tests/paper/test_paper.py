@@ -21,7 +21,7 @@ from linattn_fast.system.distribution import NAME
 
 pytest.importorskip("matplotlib", reason="figures are drawn by matplotlib")
 
-TINY = random_attention.Plan((2, 3), 32, 16, (1, 2), (2,), (0.01, 0.001), (8, 16), 2, 3, 2, 1)
+TINY = random_attention.Sizes((2, 3), 32, 16, (1, 2), (2,), (0.01, 0.001), (8, 16), 2, 3, 2, 1)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def small_fig2(monkeypatch):
     """Two keys and values, 40 features, and fewer samples."""
     monkeypatch.setattr(fig2, "_D", 2)
     monkeypatch.setattr(fig2, "_SAMPLES", 600)
-    monkeypatch.setattr(fig2, "_QUICK", fig2._Plan((0.5, 0.7, 0.85), 4, (1, 2), 2048, 1, 3))
+    monkeypatch.setattr(fig2, "_QUICK", fig2._Sizes((0.5, 0.7, 0.85), 4, (1, 2), 2048, 1, 3))
 
 
 def run(capsys, *argv):
@@ -266,7 +266,7 @@ def made_up_experiment():
 def test_figures_1_and_3_are_two_pictures_of_one_table(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.2+cpu"))
     for figure in (fig1, fig3):
-        monkeypatch.setattr(figure, "run", lambda plan, settings: made_up_experiment())
+        monkeypatch.setattr(figure, "run", lambda sizes, settings: made_up_experiment())
     tables = []
     for name in ("fig1", "fig3"):
         code, out, err = run(capsys, "paper", name, "--quick", "-o", tmp_path)

@@ -14,6 +14,16 @@ from linattn_fast.programs.running.appending import run_many
 
 
 @pytest.fixture(scope="module")
+def automata():
+    return programs.DfaSimulator(3, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def enough(automata):
+    return programs.learn(automata, automata.traces(500, 4, seed=0))
+
+
+@pytest.fixture(scope="module")
 def few(automata):
     """Learned from too few traces."""
     return programs.learn(automata, automata.traces(100, 4, seed=0))

@@ -317,14 +317,17 @@ def test_learning_curves_go_on_with_partial_fit(rng):
 
 
 def test_the_package_needs_no_scikit_learn():
-    outcome = run_python(
-        "import sys; sys.modules['sklearn'] = None\n"
-        "from linattn_fast import *\n"
-        "import linattn_fast as la\n"
-        "assert 'LinearAttentionRegressor' in dir(la)\n"
-        "try: la.LinearAttentionRegressor\n"
-        "except ImportError as error: print(error)\n"
-    )
+    outcome = run_python("""
+import sys
+sys.modules["sklearn"] = None
+from linattn_fast import *
+import linattn_fast as la
+assert "LinearAttentionRegressor" in dir(la)
+try:
+    la.LinearAttentionRegressor
+except ImportError as error:
+    print(error)
+""")
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith("LinearAttentionRegressor: scikit-learn is needed")
     assert "pip install 'linattn_fast[sklearn]'" in outcome.stdout

@@ -24,17 +24,11 @@ from .json_text import as_json
 
 PROGRAM = "linattn-fast"
 
-COMMANDS: tuple[Command, ...] = (
-    fit.COMMAND,
-    certify.COMMAND,
-    predict.COMMAND,
-    heads.COMMAND,
-    info.COMMAND,
-    bench.COMMAND,
-    demo.COMMAND,
-    paper.COMMAND,
-)
-"""In the order in which the help lists them."""
+COMMANDS: dict[str, Command] = {
+    module.__name__.rpartition(".")[2]: module.COMMAND
+    for module in (fit, certify, predict, heads, info, bench, demo, paper)
+}
+"""Every command by its name, in the order in which the help lists them."""
 
 OK, FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
@@ -80,10 +74,10 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for name, command in COMMANDS.items():
         example = "\n".join(f"  {line}" for line in command.example.splitlines())
         commands.add_parser(
-            command.name,
+            name,
             command=command,
             help=command.summary,
             description=command.description,
@@ -96,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     threads = getattr(arguments, "threads", None)
     with _plain_warnings(), nullcontext() if threads is None else num_threads(threads):
         outcome: Outcome = arguments.run(arguments)
-    _show(as_json(outcome.data) if arguments.json else outcome.text)
+    _show(as_json(outcome.fields) if arguments.json else outcome.text)
     return FAILED if outcome.failed else OK
 
 

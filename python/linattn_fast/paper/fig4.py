@@ -43,9 +43,12 @@ class _Curve:
     """One simulator, learned from more and more traces."""
 
     part: str
+    """The size that is varied, or "Turing machine"."""
     label: str
+    """The size itself, in words."""
     program: Program
     steps: int
+    """Steps of a trace."""
 
 
 def _curves(quick: bool) -> Iterator[_Curve]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..features.files import replacing
+from ..system.extras import optional_module
 from ..system.machine import processor
 from ..system.plotting import matplotlib_figure
 from ..system.threads import get_num_threads
@@ -63,7 +64,7 @@ class Finding:
     """Draw into an empty ``matplotlib.figure.Figure`` (its object interface, never pyplot)."""
     size: tuple[float, float] = (10.0, 4.5)
     """Width and height of the picture, in inches."""
-    data: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     """The numbers of the text, for scripts."""
 
 
@@ -78,8 +79,8 @@ class Figure:
     description: str
     """A few lines: the task, what is compared, how long it takes."""
     run: Callable[[Settings], Finding]
-    require: Callable[[], None] = lambda: None
-    """Raise, before any work, ImportError with the pip command for a package that is missing."""
+    needs: tuple[str, ...] = ()
+    """Optional packages of the extra ``paper`` without which it is not begun."""
     table: str = ""
     """Name of its table, where another figure has the same; its own by default."""
 
@@ -93,7 +94,8 @@ class Figure:
     ) -> tuple[Finding, list[Path]]:
         """Run the figure and write its files; nothing is begun where a package is missing."""
         matplotlib_figure(_NEEDED_BY)
-        self.require()
+        for package in self.needs:
+            optional_module(package, f"{_NEEDED_BY} {self.name}", "paper")
         folder.mkdir(parents=True, exist_ok=True)
         finding = self.run(Settings(quick, seed, folder, progress))
         return finding, write(finding, folder, self.name, self.table)

@@ -29,7 +29,7 @@ from torch.nn import functional
 Parameters: TypeAlias = dict[str, Tensor]
 
 
-class Family(Protocol):
+class ModelFamily(Protocol):
     """Models that are trained together."""
 
     @property

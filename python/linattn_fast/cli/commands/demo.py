@@ -122,7 +122,6 @@ def _run(arguments: Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="demo",
     summary="learn a planted layer, certify it, recover its heads",
     description="Learn a planted layer, certify it, recover its heads, and time it against numpy; "
     "no files needed.",

@@ -61,14 +61,14 @@ def _run(arguments: Namespace) -> Outcome:
     return Outcome(
         text,
         {"figure": figure.name, "quick": arguments.quick, "seed": arguments.seed,
-         "seconds": spent, "files": files, **finding.data},
+         "seconds": spent, "files": files, **finding.numbers},
     )  # fmt: skip
 
 
 COMMAND = Command(
-    name="paper",
     summary="the paper's experiments: a picture, a table and a text each",
-    description="Run an experiment of the paper and write FIGURE.png, FIGURE.csv and FIGURE.txt.",
+    description="Run an experiment of the paper and write FIGURE.png, FIGURE.csv and FIGURE.txt;"
+    "\nfig1 and fig3 have one table, fig1.csv.",
     example="linattn-fast paper fig2\nlinattn-fast paper fig2 --quick -o figures",
     add_arguments=_add_arguments,
     run=_run,

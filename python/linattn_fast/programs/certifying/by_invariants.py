@@ -40,7 +40,7 @@ def invariants_of(program: Program, progress: Any = False) -> Invariants:
     return _KNOWN[program]
 
 
-class _Comparison(NamedTuple):
+class _Agreement(NamedTuple):
     """The fit against the program, over every space."""
 
     outside: int
@@ -120,7 +120,7 @@ def _compare(
     determined: Determined,
     invariants: Invariants,
     progress: Any,
-) -> _Comparison:
+) -> _Agreement:
     """Compare the fit with the program on the space of every token that can ask."""
     spaces = invariants.asking
     numbers = learned.pair_numbers[invariants.pairs[:, 0], invariants.pairs[:, 1]]
@@ -141,7 +141,7 @@ def _compare(
                 continue
             residual = max(residual, largest)
             error = max(error, _error(program.layer, learned, invariants, z, span, s))
-    return _Comparison(outside, residual, error)
+    return _Agreement(outside, residual, error)
 
 
 def _error(

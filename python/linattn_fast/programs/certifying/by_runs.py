@@ -34,8 +34,8 @@ class Tally:
     """What was counted over runs, by the names that a certificate has for it."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Of "runs" and of "answers" all, those that are covered and those that are right; of answers
-    also those that are "covered_but_wrong"."""
+    """All "runs" and "answers", those that are covered and those that are right; and the answers
+    that are "covered_but_wrong"."""
     residual: float = 0.0
     """Largest relative distance from the range of the training features, of what is covered."""
 

@@ -69,7 +69,7 @@ def certify(
     samples, seed
         Runs that are sampled.
     confidence
-        Of the bound from samples.
+        Probability with which the bound from samples holds.
     progress
         True shows a bar; a function is called with what is done and how much there is: rounds of
         the closures (None, for how many is not known before), tokens whose space is held against

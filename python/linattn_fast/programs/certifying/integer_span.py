@@ -44,7 +44,7 @@ def eliminated(rows: Floats, columns: Array) -> tuple[Floats, Array]:
     Returns
     -------
     rows
-        With the same span; the first ones have a pivot each.
+        Rows with the same span; the first ones have a pivot each.
     pivots
         Columns in which these rows, and no others, are not zero.
     """

@@ -47,7 +47,7 @@ class Invariants:
     Parameters
     ----------
     program
-        With its family of contexts.
+        The program, made with its contexts.
     progress
         Called with the rounds done.
     """

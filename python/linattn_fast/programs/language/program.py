@@ -31,7 +31,7 @@ from .run import Run
 
 Decoded: TypeAlias = "dict[str, Value | dict[Value, float]]"
 Context: TypeAlias = "Sequence[Token] | Floats"
-"""Tokens as dictionaries, or encoded (n, d)."""
+"""Tokens as dictionaries, or encoded as an array (n, d)."""
 
 
 class Program:
@@ -96,7 +96,7 @@ class Program:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return self.record.d
 
     @property
@@ -193,7 +193,7 @@ class Program:
     # -------------------------------------------------------------------------------------- running
 
     def encode(self, context: Context) -> Floats:
-        """Tokens as an array.
+        """Encode tokens as an array.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class Program:
         Returns
         -------
         array (n, d)
-            Of float64.
+            The tokens in float64.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Program:
         return Z
 
     def decode(self, tokens: object) -> list[Decoded]:
-        """Rows of an array as tokens.
+        """Decode the rows of an array as tokens.
 
         Parameters
         ----------
@@ -328,7 +328,7 @@ class Program:
         steps
             Steps of each, at most.
         seed
-            Of the contexts, which are drawn uniformly.
+            Seed of the contexts, which are drawn uniformly.
 
         Returns
         -------

@@ -44,7 +44,7 @@ class Run:
         return self.tokens[self.n_context :]
 
     def pairs(self) -> list[tuple[Floats, Floats]]:
-        """Training pairs.
+        """Pairs to train on: what was there, and what followed.
 
         Returns
         -------

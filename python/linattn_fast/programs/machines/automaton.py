@@ -58,6 +58,10 @@ class Automaton:
             raise ValueError(f"table: states from 0 to {len(array) - 1} are needed, got {table!r}")
         self.table = array.astype(np.intp)
         self.table.setflags(write=False)
+        self.n_states: int = self.table.shape[0]
+        """Number of states."""
+        self.n_symbols: int = self.table.shape[1]
+        """Number of symbols."""
         if not isinstance(accepting, Iterable):
             raise TypeError(f"accepting: a list of states is needed, got {accepting!r}")
         self.accepting = frozenset(accepting)
@@ -86,16 +90,6 @@ class Automaton:
         shape = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
         return cls(as_generator(seed).integers(shape[0], size=shape))
 
-    @property
-    def n_states(self) -> int:
-        """Number of states."""
-        return int(self.table.shape[0])
-
-    @property
-    def n_symbols(self) -> int:
-        """Number of symbols."""
-        return int(self.table.shape[1])
-
     def run(self, word: Sequence[int]) -> list[int]:
         """Run it in plain Python.
 
@@ -120,12 +114,12 @@ class Automaton:
         Parameters
         ----------
         word
-            Numbers of symbols.
+            As for :meth:`run`.
 
         Returns
         -------
         bool
-            Of its last state.
+            True where its last state is accepting.
         """
         return self.run(word)[-1] in self.accepting
 

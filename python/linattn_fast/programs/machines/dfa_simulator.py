@@ -106,7 +106,7 @@ class DfaSimulator(Simulator):
         Parameters
         ----------
         automaton
-            With the simulator's numbers of states and symbols.
+            One with the simulator's numbers of states and symbols.
         word
             Numbers of symbols, ``length`` of them.
 
@@ -156,7 +156,7 @@ class DfaSimulator(Simulator):
         Raises
         ------
         ValueError
-            The layer wrote something else than states.
+            As for :meth:`states`.
         """
         return self.states(self.run(heads, self.context(automaton, word), self.length))
 
@@ -167,7 +167,7 @@ class DfaSimulator(Simulator):
         Parameters
         ----------
         run
-            A run of this program, by any layer.
+            The history of an automaton, by any layer.
 
         Returns
         -------

@@ -18,7 +18,7 @@ _MOVES = {"L": 0, "R": 1}
 
 
 class Configuration(NamedTuple):
-    """Where a machine is: all numbers."""
+    """State, head and tape of a machine at one time, all as numbers."""
 
     state: int
     """Number of its state."""
@@ -269,7 +269,7 @@ class Computation:
     """
 
     machine: TuringMachine
-    """The machine."""
+    """The machine that did it."""
     configurations: tuple[Configuration, ...]
     """Before the first step and after each one."""
 
@@ -291,7 +291,7 @@ class Computation:
 
     @property
     def state(self) -> Any:
-        """The last state."""
+        """Name of the last state."""
         return self.machine.states[self.configurations[-1].state]
 
     @property

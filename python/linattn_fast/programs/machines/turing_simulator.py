@@ -123,7 +123,7 @@ class TuringSimulator(Simulator):
         Parameters
         ----------
         machine
-            With at most the simulator's states and symbols.
+            One with at most the simulator's states and symbols.
         word
             Symbols of the machine, a string if they are letters; blanks everywhere else.
         at
@@ -175,12 +175,8 @@ class TuringSimulator(Simulator):
         Returns
         -------
         Computation
-            What the layer says the machine did.
-
-        Raises
-        ------
-        ValueError
-            The layer wrote something else than steps of a Turing machine.
+            What the layer says the machine did; a :class:`ValueError` where
+            :meth:`configurations` raises one.
         """
         context = self.context(machine, word, at=at)
         halting = [
@@ -214,7 +210,7 @@ class TuringSimulator(Simulator):
         Raises
         ------
         ValueError
-            The layer wrote something else than steps of a Turing machine.
+            A token is no step: it has no head, or a cell would have no symbol or several.
         """
         tokens = self._after_steps(run)
         offset = self.record.starts["cell"], self.record.starts["symbol"]

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 Indices: TypeAlias = npt.NDArray[np.intp]
 Map: TypeAlias = Callable[[Floats], Floats]
 Maps: TypeAlias = tuple[Map, Map, int]
-"""y of one s, y of many, and their bytes."""
+"""The map to y of one s, that of many, and the bytes that both take."""
 
 _CACHE_BYTES = 256 << 20
-"""Actions kept; past it, they are worked out again."""
+"""Bytes of actions that are kept; past it, they are worked out again."""
 _SPARSE_ENTRIES = 4_000_000
 """Heads with more products of entries than this are multiplied as they are."""
 
@@ -58,7 +58,7 @@ class Action:
     where: Indices
     """Numbers of its pairs among those of the layer."""
     products: Floats
-    """z[j] z[k] of these."""
+    """Their products z[j] z[k]."""
     one: Map
     """y (d_out,) of s (n_pairs,)."""
     many: Map
@@ -140,7 +140,7 @@ class Layer:
         d
             Coordinates of a token, which it must map to tokens.
         name
-            Of the argument that gave the layer, for errors.
+            What errors call the argument that gave the layer.
 
         Returns
         -------
