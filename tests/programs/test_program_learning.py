@@ -19,14 +19,14 @@ def automata():
 
 
 @pytest.fixture(scope="module")
-def enough(automata):
-    return programs.learn(automata, automata.traces(500, 4, seed=0))
-
-
-@pytest.fixture(scope="module")
 def few(automata):
     """Learned from too few traces."""
     return programs.learn(automata, automata.traces(100, 4, seed=0))
+
+
+@pytest.fixture(scope="module")
+def enough(automata):
+    return programs.learn(automata, automata.traces(500, 4, seed=0))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -78,10 +80,11 @@ def _csv(y: Floats, d_out: int, index: dict[str, Any]) -> str:
     """A header, then a line a query; numbers with all their digits."""
     rows = y.reshape(-1, d_out)
     keys = zip(*(column.tolist() for column in index.values()), strict=True)
-    lines = [",".join([*index, *(f"y{a}" for a in range(rows.shape[1]))])]
-    for key, row in zip(keys, rows.tolist(), strict=True):
-        lines.append(",".join([*map(str, key), *map(repr, row)]))
-    return "\n".join(lines)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*index, *(f"y{a}" for a in range(d_out))])
+    writer.writerows([*key, *row] for key, row in zip(keys, rows.tolist(), strict=True))
+    return file.getvalue().rstrip()
 
 
 def _score(data: Input, y: Floats, d_out: int, positions: Positions) -> dict[str, float]:

@@ -79,12 +79,13 @@ def _has_unseen(learned: Layer, runs: Floats) -> Mask:
     """Whether S of a prefix has a pair that the fit never saw, (N, n + tokens)."""
     N, length, d = runs.shape
     flat = runs.reshape(-1, d)
+    numbers = learned.pair_numbers
     unseen: dict[tuple[int, int], list[npt.NDArray[np.intp]]] = {}
     for z, rows in kinds(flat):
         present = np.flatnonzero(z)
         for j in present:
             for k in present[present >= j]:
-                if learned.pair_numbers[j, k] < 0:
+                if numbers[j, k] < 0:
                     unseen.setdefault((int(j), int(k)), []).append(rows)
     found = np.zeros((N, length), bool)
     for (low, high), parts in unseen.items():
