@@ -75,7 +75,7 @@ def add_data(parser: ArgumentParser, *, targets: bool, moments: bool = True) -> 
 def add_weights(parser: ArgumentParser) -> None:
     """What the weights of the sequences are called."""
     parser.add_argument(
-        "--weights", metavar="NAME", help="one a sequence, in DATA [sample_weight, if there]"
+        "--weights", metavar="NAME", help="one weight a sequence [sample_weight, if there]"
     )
 
 
@@ -102,14 +102,16 @@ def add_work(parser: ArgumentParser, *, memory: bool = True) -> None:
             "--memory-limit",
             type=size_in_bytes,
             metavar="SIZE",
-            help="beside the data, such as 8GB [the machine's]",
+            help="memory to use beside the data, such as 8GB [the machine's]",
         )
     add_progress(group)
 
 
 def add_threads(parser: ArgumentParser | argparse._ArgumentGroup) -> None:
     """How many threads the compiled code has."""
-    parser.add_argument("--threads", type=count, metavar="N", help="of the compiled code [cores]")
+    parser.add_argument(
+        "--threads", type=count, metavar="N", help="threads of the compiled code [cores]"
+    )
 
 
 def add_progress(parser: ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -40,7 +40,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directions", type=count, default=5, metavar="K", help="least determined ones, shown [5]"
     )
-    parser.add_argument("--names", metavar="A,B,..", help="of the coordinates [x0,x1,..]")
+    parser.add_argument("--names", metavar="A,B,..", help="names of the coordinates [x0,x1,..]")
     parser.add_argument(
         "--spectrum",
         action="store_true",

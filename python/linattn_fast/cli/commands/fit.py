@@ -60,8 +60,12 @@ def _add_arguments(parser: ArgumentParser) -> None:
         help="minimal (as few as have the coefficients), svd, none, or a number: the best layer "
         "with at most so many [minimal]",
     )
-    parser.add_argument("--solver", choices=SOLVERS, default="auto", help="[auto]")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float64", help="[float64]")
+    parser.add_argument(
+        "--solver", choices=SOLVERS, default="auto", help="what solves the equations [auto]"
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float64", help="of the Gram [float64]"
+    )
     parser.add_argument("--no-certify", action="store_true", help="make no certificate")
     add_work(parser)
 

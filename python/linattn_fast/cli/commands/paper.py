@@ -40,7 +40,9 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", default=".", help="where the files go [here]"
     )
-    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="of everything [0]")
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="S", help="seed of everything drawn [0]"
+    )
     add_threads(parser)
     add_progress(parser)
 

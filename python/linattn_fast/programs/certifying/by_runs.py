@@ -4,9 +4,9 @@ The program itself makes the run; the fit is asked at each of its steps. A run t
 every step is also what the fit makes of the context by itself, because at each step it has the same
 tokens before it.
 
-Where every context is run, the counts are the answer. Where random ones are, and k of n runs are
-covered, the fraction of all runs that is covered is at least the bound of Clopper and Pearson,
-(1 - confidence)^(1/n) where k = n.
+If every context is run, the counts are the answer. If contexts are drawn at random and k of n runs
+are covered, the fraction of all runs that is covered is at least the bound of Clopper and Pearson,
+which is (1 - confidence)^(1/n) for k = n.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ invariants
 exhaustive
     Every context is run for a number of steps, and every step looked at (:mod:`.by_runs`).
 sampled
-    Random contexts are.
+    Random contexts are run in the same way, which bounds the fraction of all runs that is covered.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def certify(
         Probability with which the bound from samples holds.
     progress
         True shows a bar; a function is called with what is done and how much there is: rounds of
-        the closures (None, for how many is not known before), tokens whose space is held against
-        the training data, then contexts that are run.
+        the closures (of a number that is not known before, None), tokens whose space is held
+        against the training data, then contexts that are run.
 
     Returns
     -------

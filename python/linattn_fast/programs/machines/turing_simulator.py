@@ -175,8 +175,12 @@ class TuringSimulator(Simulator):
         Returns
         -------
         Computation
-            What the layer says the machine did; a :class:`ValueError` where
-            :meth:`configurations` raises one.
+            What the layer says the machine did.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`configurations`.
         """
         context = self.context(machine, word, at=at)
         halting = [
@@ -200,7 +204,7 @@ class TuringSimulator(Simulator):
         Parameters
         ----------
         run
-            A run of this program, by any layer.
+            Steps of a machine, by any layer.
 
         Returns
         -------
