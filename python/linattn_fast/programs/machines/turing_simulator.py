@@ -132,7 +132,8 @@ class TuringSimulator(Simulator):
         Returns
         -------
         list
-            Tokens: the table, the tape, and the head.
+            Tokens: the table, with entries for states that the machine does not have, the tape,
+            and the head.
         """
         if not isinstance(machine, TuringMachine):
             raise TypeError(f"machine: a TuringMachine is needed, got {type(machine).__name__}")
