@@ -16,6 +16,7 @@ from record import RESULTS, markdown_table
 
 import linattn_fast as la
 from linattn_fast import programs
+from linattn_fast.programs.language.program import Context
 from linattn_fast.programs.running.appending import run_many
 
 Row = tuple[str, str, str]
@@ -52,9 +53,7 @@ def compiled() -> list[Row]:
     return rows
 
 
-def speed(
-    simulator: programs.TuringSimulator, layer: programs.Layer, context: programs.program.Context
-) -> float:
+def speed(simulator: programs.TuringSimulator, layer: programs.Layer, context: Context) -> float:
     """Steps a second of one run of 20,000 steps."""
     simulator.run(layer, context, 200)
     start = time.perf_counter()
