@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 import readme
 from machine import in_fresh_process, processor
+from record import RESULTS, keep, markdown_table
 
 import linattn_fast as la
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = [(3, 2, 4, 500), (5, 2, 5, 2500), (7, 2, 8, 5000), (8, 2, 8, 6000), (9, 2, 10, 8000)]
 """States, symbols, letters of a word, and runs to learn from."""
 WITH_NUMPY = 60
-"""Up to this d."""
+"""Coordinates of a token up to which numpy is run as well."""
 
 
 def runs(
@@ -122,26 +122,25 @@ def measure(Q: int, A: int, L: int, N: int) -> dict[str, object]:
 
 def table(rows: list[dict[str, object]]) -> str:
     """As Markdown."""
-    lines = [
+    above = (
         f"{processor()}, {la.get_num_threads()} threads. From tokens to coefficients (d outputs) "
         "and certificate; memory beside the tokens. Steps of 300 new runs: covered, and right; "
         "those covered were all right. numpy: features of every prefix and `np.linalg.lstsq`, same "
-        "answer and rank.",
-        "",
-        "| automaton | d | samples | features | rank | blocks | seconds | memory | covered | right "
-        "| numpy |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+        "answer and rank."
+    )
+    header = ["automaton", "d", "samples", "features", "rank", "blocks", "seconds", "memory",
+              "covered", "right", "numpy"]  # fmt: skip
+    cells = []
     for row in rows:
         numpy = "-"
         if "numpy" in row:
             numpy = f"{row['numpy']:.1f} s: {row['numpy'] / row['seconds']:.0f}x"
-        lines.append(
-            f"| {row['size']} | {row['d']} | {row['samples']:,} | {row['features']:,} | "
-            f"{row['rank']:,} | {row['blocks']} | {row['seconds']:.1f} | "
-            f"{row['memory'] / 1e6:.0f} MB | {row['covered']:.1%} | {row['right']:.1%} | {numpy} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells.append(
+            [row["size"], row["d"], f"{row['samples']:,}", f"{row['features']:,}",
+             f"{row['rank']:,}", row["blocks"], f"{row['seconds']:.1f}",
+             f"{row['memory'] / 1e6:.0f} MB", f"{row['covered']:.1%}", f"{row['right']:.1%}", numpy]
+        )  # fmt: skip
+    return markdown_table(above, header, cells)
 
 
 def main() -> None:
@@ -156,8 +155,7 @@ def main() -> None:
         rows.append(json.loads(in_fresh_process(code)))
         print(rows[-1], flush=True)
     text = table(rows)
-    (RESULTS / "blocks.md").write_text(text)
-    (RESULTS / "blocks.json").write_text(json.dumps(rows, indent=1) + "\n")
+    keep(RESULTS, "blocks", text, rows)
     readme.show("blocks.md", text, "docs/scale.md")
     print(text)
 

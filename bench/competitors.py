@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 CHUNK_BYTES = 64 << 20
-"""Features held at once; larger chunks were not faster."""
+"""Bytes of features held at once; larger chunks were not faster."""
 
 
 def _chunks(Z: np.ndarray, p: int, samples_each: int = 1) -> Iterator[np.ndarray]:
@@ -59,30 +59,31 @@ def symmetric_part(gram: np.ndarray, d: int) -> np.ndarray:
 
 def expert_all(Z: np.ndarray) -> np.ndarray:
     """Every token a query of its whole sequence."""
-    _, n, d = Z.shape
-    j, k = np.triu_indices(d)
-    p = len(j) * d
 
-    def features() -> Iterator[np.ndarray]:
-        for z in _chunks(Z, p, n):
-            S = z.transpose(0, 2, 1) @ z
-            yield (S[:, None, j, k, None] * z[:, :, None, :]).reshape(-1, p)
+    def sums(z: np.ndarray, j: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return (z.transpose(0, 2, 1) @ z)[:, None, j, k]
 
-    return _gram(features(), p)
+    return _expert_every_token(Z, sums)
 
 
 def expert_causal(Z: np.ndarray) -> np.ndarray:
     """Every token a query of its prefix, by cumulative sums of the pair products."""
+
+    def sums(z: np.ndarray, j: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return np.cumsum(z[:, :, j] * z[:, :, k], axis=1)
+
+    return _expert_every_token(Z, sums)
+
+
+def _expert_every_token(
+    Z: np.ndarray, sums: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Symmetric features of every token in chunks: (p, p); ``sums`` gives S over pairs j, k."""
     _, n, d = Z.shape
     j, k = np.triu_indices(d)
     p = len(j) * d
-
-    def features() -> Iterator[np.ndarray]:
-        for z in _chunks(Z, p, n):
-            s = np.cumsum(z[:, :, j] * z[:, :, k], axis=1)
-            yield (s[:, :, :, None] * z[:, :, None, :]).reshape(-1, p)
-
-    return _gram(features(), p)
+    chunks = _chunks(Z, p, n)
+    return _gram(((sums(z, j, k)[..., None] * z[:, :, None, :]).reshape(-1, p) for z in chunks), p)
 
 
 def torch_last(Z: np.ndarray, threads: int) -> np.ndarray:

@@ -10,27 +10,24 @@ Not called cuda.py: a program's folder comes first on the path, and CuPy imports
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import processor
+from record import RESULTS, keep, markdown_table
 
 import linattn_fast as la
 from linattn_fast.features.compact import shape
 
-RESULTS = Path(__file__).parent / "results"
 REPEATS = 7
 PATHS = ("kernels", "cublas")
 CHUNK_BYTES = 256 << 20
-"""Features that the competitor holds at once."""
+"""Bytes of features that the competitor holds at once."""
 
 SIZES = {
     "last": [(4, 32, 2_000_000), (8, 32, 500_000), (16, 32, 100_000), (24, 32, 20_000)],
@@ -40,14 +37,15 @@ SIZES = {
 """(d, n, N) of each mode."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One measurement."""
 
     scenario: str
     what: str
+    """One of our ways, or the competitor."""
     seconds: float
-    flops_per_second: float | None = None
+    flops_per_second: float | None
+    """Flops of the compact Gram over the seconds, where one is formed."""
 
 
 def timed(runs: dict[str, Callable[[], object]], wait: Callable[[], None]) -> dict[str, float]:
@@ -144,28 +142,28 @@ def fit_rows(cupy: Any, wait: Callable[[], None], d: int, n: int, N: int) -> lis
             "cpu": lambda settings=settings: la.fit(home, targets, backend="cpu", **settings),
         }
         scenario = f"fit by {solver}, d = {d}, n = {n}, N = {N:,}"
-        rows += [Row(scenario, name, spent) for name, spent in timed(runs, wait).items()]
+        rows += [Row(scenario, name, spent, None) for name, spent in timed(runs, wait).items()]
     there = la.Heads(cupy.asarray(truth.V), cupy.asarray(truth.Q))
     worst = float(np.abs(there(Z).get() - targets).max())
     if not worst < 1e-10 * float(np.abs(targets).max()):
         raise SystemExit(f"bench-cuda: outputs differ by {worst:.1e}")
     runs = {"cuda": lambda: there(Z), "cpu": lambda: truth(home, backend="cpu")}
     scenario = f"apply 2 heads, d = {d}, n = {n}, N = {N:,}"
-    return rows + [Row(scenario, name, spent) for name, spent in timed(runs, wait).items()]
+    return rows + [Row(scenario, name, spent, None) for name, spent in timed(runs, wait).items()]
 
 
 def table(rows: list[Row], machine: str) -> str:
-    lines = [
+    def told(rate: float | None) -> str:
+        return "" if rate is None else f"{rate / 1e12:.2f} TFlop/s"
+
+    return markdown_table(
         f"{machine}. Median of {REPEATS} runs in turns; answers checked before timing.",
-        "",
-        "| scenario | what | time | rate |",
-        "|---|---|---|---|",
-    ]
-    for row in rows:
-        rate = row.flops_per_second
-        told = "" if rate is None else f"{rate / 1e12:.2f} TFlop/s"
-        lines.append(f"| {row.scenario} | {row.what} | {1e3 * row.seconds:.2f} ms | {told} |")
-    return "\n".join(lines) + "\n"
+        ["scenario", "what", "time", "rate"],
+        [
+            [row.scenario, row.what, f"{1e3 * row.seconds:.2f} ms", told(row.flops_per_second)]
+            for row in rows
+        ],
+    )
 
 
 def main(sizes: dict[str, list[tuple[int, int, int]]], fit_size: tuple[int, int, int]) -> int:
@@ -188,10 +186,7 @@ def main(sizes: dict[str, list[tuple[int, int, int]]], fit_size: tuple[int, int,
             print(table(rows[-1:], machine).splitlines()[-1], flush=True)
     rows += fit_rows(cupy, device.synchronize, *fit_size)
     text = table(rows, machine)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "cuda.md").write_text(text)
-    record = {"machine": machine, "rows": [asdict(row) for row in rows]}
-    (RESULTS / "cuda.json").write_text(json.dumps(record, indent=1) + "\n")
+    keep(RESULTS, "cuda", text, {"machine": machine, "rows": [row._asdict() for row in rows]})
     print("\n" + text)
     return 0
 

@@ -8,17 +8,17 @@ Writes bench/results/programs.md, and puts the table into docs/programs.md.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import readme
 from machine import processor
+from record import RESULTS, markdown_table
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs.running import run_many
+from linattn_fast.programs.language.program import Context
+from linattn_fast.programs.running.appending import run_many
 
-RESULTS = Path(__file__).parent / "results"
 Row = tuple[str, str, str]
 
 
@@ -53,9 +53,7 @@ def compiled() -> list[Row]:
     return rows
 
 
-def speed(
-    simulator: programs.TuringSimulator, layer: programs.Layer, context: programs.program.Context
-) -> float:
+def speed(simulator: programs.TuringSimulator, layer: programs.Layer, context: Context) -> float:
     """Steps a second of one run of 20,000 steps."""
     simulator.run(layer, context, 200)
     start = time.perf_counter()
@@ -144,8 +142,8 @@ def turing() -> list[Row]:
 
 def main() -> None:
     rows = [*compiled(), *automata(), *turing()]
-    text = f"{processor()}, {la.get_num_threads()} threads.\n\n| simulator | found | time |\n"
-    text += "|---|---|---|\n" + "".join(f"| {a} | {b} | {c} |\n" for a, b, c in rows)
+    above = f"{processor()}, {la.get_num_threads()} threads."
+    text = markdown_table(above, ["simulator", "found", "time"], rows)
     print(text)
     (RESULTS / "programs.md").write_text(text)
     readme.show("programs.md", text, "docs/programs.md")

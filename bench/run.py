@@ -2,35 +2,32 @@
 
     make bench
 
-Writes bench/results/ (table.md, record.json, plot.png) and puts the table into the README.
+Writes bench/results/ (table.md, table.json, plot.png) and puts the table into the README.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 import competitors
 import matplotlib as mpl
 import numpy as np
 import readme
 from machine import alternate, extra_memory, flop_rate, processor
+from record import RESULTS, keep, markdown_table
 
 import linattn_fast as la
 from linattn_fast import _cpu
 from linattn_fast.features.compact import shape
 from linattn_fast.system.machine import in_words
 
-RESULTS = Path(__file__).parent / "results"
 REPEATS = 7
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One comparison."""
 
     scenario: str
@@ -180,20 +177,19 @@ def scenarios() -> list[Callable[[], list[Row]]]:
 
 
 def table(rows: list[Row], machine: str) -> str:
-    lines = [
-        f"{machine}. Median of {REPEATS} runs in turns; answers checked before timing.",
-        "",
-        "| tokens to moments | against | ours | theirs | ratio | of peak | our memory |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    cells = []
     for row in rows:
         fraction = "" if row.peak_fraction is None else f"{100 * row.peak_fraction:.0f} %"
         memory = "" if row.memory is None else in_words(row.memory)
-        lines.append(
-            f"| {row.scenario} | {row.against} | {1e3 * row.ours_seconds:.1f} ms "
-            f"| {1e3 * row.theirs_seconds:.1f} ms | {row.ratio:.1f}x | {fraction} | {memory} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells.append(
+            [row.scenario, row.against, f"{1e3 * row.ours_seconds:.1f} ms",
+             f"{1e3 * row.theirs_seconds:.1f} ms", f"{row.ratio:.1f}x", fraction, memory]
+        )  # fmt: skip
+    return markdown_table(
+        f"{machine}. Median of {REPEATS} runs in turns; answers checked before timing.",
+        ["tokens to moments", "against", "ours", "theirs", "ratio", "of peak", "our memory"],
+        cells,
+    )
 
 
 def plot(rows: list[Row], machine: str) -> None:
@@ -250,13 +246,9 @@ def main() -> None:
     for scenario in scenarios():
         rows += scenario()
         print(f"{rows[-1].scenario}: {rows[-1].ratio:.1f}x {rows[-1].against}", flush=True)
-    RESULTS.mkdir(exist_ok=True)
     text = table(rows, machine)
-    (RESULTS / "table.md").write_text(text)
-    record = [{**asdict(row), "ratio": row.ratio} for row in rows]
-    (RESULTS / "record.json").write_text(
-        json.dumps({"machine": machine, "rows": record}, indent=1) + "\n"
-    )
+    figures = [{**row._asdict(), "ratio": row.ratio} for row in rows]
+    keep(RESULTS, "table", text, {"machine": machine, "rows": figures})
     plot(rows, machine)
     readme.show("table.md", text)
     print("\n" + text)

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import readme
 from machine import processor
+from record import RESULTS, keep, markdown_table
 
 import linattn_fast as la
 from linattn_fast import _cpu
@@ -28,7 +28,6 @@ from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradien
 from linattn_fast.solvers.conjugate_gradients.whitening import whiten
 from linattn_fast.system.machine import in_words
 
-RESULTS = Path(__file__).parent / "results"
 CHUNK = 4096
 """Sequences at a time: smaller chunks make numpy slower, larger ones take more memory."""
 RIDGE = 1e-2
@@ -231,18 +230,14 @@ SCENARIOS: dict[str, Callable[[], dict[str, object]]] = {
 
 def table(rows: dict[str, dict[str, object]]) -> str:
     """Markdown."""
-    lines = [
+    return markdown_table(
         "; ".join(sorted({str(row["machine"]) for row in rows.values()})) + ".",
-        "",
-        "| tokens to coefficients without a Gram | ours | against | ratio | answer |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row['what']} | {row['ours']} | {row['against']} "
-        f"| {row['ratio']:.1f}x | {row['check']} |"
-        for row in rows.values()
-    ]
-    return "\n".join(lines) + "\n"
+        ["tokens to coefficients without a Gram", "ours", "against", "ratio", "answer"],
+        [
+            [row["what"], row["ours"], row["against"], f"{row['ratio']:.1f}x", row["check"]]
+            for row in rows.values()
+        ],
+    )
 
 
 def main() -> None:
@@ -256,10 +251,8 @@ def main() -> None:
         row = {**SCENARIOS[name](), "machine": machine}
         kept[name] = row
         print(f"{name}: {row['ratio']:.2f} (floor {row['floor']})", row, flush=True)
-        RESULTS.mkdir(exist_ok=True)
         rows = {each: kept[each] for each in SCENARIOS if each in kept}
-        record.write_text(json.dumps(rows, indent=1) + "\n")
-        (RESULTS / "scale.md").write_text(table(rows))
+        keep(RESULTS, "scale", table(rows), rows)
         readme.show("scale.md", table(rows))
 
 

@@ -7,30 +7,29 @@ Writes bench/results/stream.md and stream.json, and puts the table into docs/sca
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from machine import alternate, in_fresh_process, processor
+from record import RESULTS, keep, markdown_table
 
 import linattn_fast as la
 from linattn_fast import _cpu
 from linattn_fast.system.machine import in_words
 
-RESULTS = Path(__file__).parent / "results"
 D, LENGTH = 12, 32
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One floor and what was measured."""
 
     scenario: str
     against: str
     measured: str
+    """What is said of both, in words."""
     ours: float
     theirs: float
 
@@ -161,16 +160,13 @@ def cluster(N: int = 100_000, parts: int = 4) -> list[Row]:
 
 
 def table(rows: list[Row], machine: str) -> str:
-    lines = [
+    above = (
         f"{machine}. Answers checked first. The file is read from the disk, its pages dropped from "
         "the system's cache before; the cluster's data is on its workers, and a run is from tokens "
-        "to moments in this process, median of 9 in turns.",
-        "",
-        "| scenario | against | measured |",
-        "|---|---|---|",
-        *(f"| {row.scenario} | {row.against} | {row.measured} |" for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
+        "to moments in this process, median of 9 in turns."
+    )
+    header = ["scenario", "against", "measured"]
+    return markdown_table(above, header, [[getattr(row, name) for name in header] for row in rows])
 
 
 def main() -> None:
@@ -179,10 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_FOLDER")) as folder:
         rows += streaming(Path(folder))
     text = table(rows, machine)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "stream.md").write_text(text)
-    record = {"machine": machine, "rows": [asdict(row) for row in rows]}
-    (RESULTS / "stream.json").write_text(json.dumps(record, indent=1) + "\n")
+    keep(RESULTS, "stream", text, {"machine": machine, "rows": [row._asdict() for row in rows]})
     print("\n" + text)
 
 

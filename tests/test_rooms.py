@@ -22,10 +22,6 @@ BACKWARDS = {
 }
 """Imports (importer, imported) that may close a circle."""
 
-UNFINISHED_CYCLES: set[tuple[str, str]] = set()
-UNFINISHED_ROOMS = {"programs": 17}
-"""What issue 18 has yet to mend, and modules today: to be deleted, never extended."""
-
 
 def cycle_among(imports: dict[str, set[str]]) -> list[str]:
     """Modules that import each other in a circle, the first one again at the end; else none."""
@@ -72,12 +68,12 @@ def without(imports: dict[str, set[str]], some: set[tuple[str, str]]) -> dict[st
 
 def test_modules_do_not_import_each_other_in_circles():
     imports = imports_of_the_package()
-    assert cycle_among(without(imports, BACKWARDS | UNFINISHED_CYCLES)) == []
+    assert cycle_among(without(imports, BACKWARDS)) == []
 
 
 @pytest.mark.parametrize("exception", sorted(BACKWARDS))
 def test_every_exception_is_needed(exception):
-    allowed = (BACKWARDS | UNFINISHED_CYCLES) - {exception}
+    allowed = BACKWARDS - {exception}
     cycle = cycle_among(without(imports_of_the_package(), allowed))
     assert set(exception) <= set(cycle)
 
@@ -108,7 +104,7 @@ def test_rooms_are_small_enough_to_see():
     rooms = modules_of_rooms()
     assert rooms["data"] > 1, "no rooms were found"
     rooms.pop(".")
-    limits = {room: UNFINISHED_ROOMS.get(room, MOST_IN_A_ROOM) for room in rooms}
+    limits = {room: MOST_IN_A_ROOM for room in rooms}
     assert {room: n for room, n in rooms.items() if n > limits[room]} == {}
 
 

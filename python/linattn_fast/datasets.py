@@ -12,7 +12,7 @@ time.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from .features.features import Features
 from .heads.heads import Heads
 from .system.arguments import as_size
 from .system.machine import same_bits
+from .system.seeds import Seed, as_generator
 
 __all__ = [
     "ContextDataset",
@@ -31,8 +32,6 @@ __all__ = [
     "in_context_regression",
     "random_linear_attention",
 ]
-
-Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
 
 _BLOCK = 1024
 """Sequences drawn at a time, so that float32 tokens never exist in float64 as a whole."""
@@ -58,16 +57,6 @@ class ContextDataset(NamedTuple):
     """Targets (N,)."""
     features: Features
     """Pairs (x_k, y) and (y, y), queries x: p = d (d + 1)."""
-
-
-def _generator(seed: Seed) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "seed: a whole number that is not negative, a numpy.random.Generator or None is "
-            f"needed, got {seed!r}"
-        ) from None
 
 
 def _number(value: object, name: str, most: float = np.inf) -> float:
@@ -116,13 +105,13 @@ def random_linear_attention(
     N, n, d
         Sequences, tokens in each, coordinates of a token.
     heads, d_out
-        Of the layer: V has shape (heads, d_out, d), Q (heads, d, d).
+        Heads and outputs of the layer: V has shape (heads, d_out, d), Q (heads, d, d).
     positions
         Which tokens have a target, as for :func:`linattn_fast.fit`.
     noise
         Standard deviation of the noise on the targets.
     seed
-        Of the tokens, the layer and the noise.
+        Seed of the tokens, the layer and the noise.
 
     Returns
     -------
@@ -138,7 +127,7 @@ def random_linear_attention(
     """
     N, n, d = as_size(N, "N"), as_size(n, "n"), as_size(d, "d")
     heads, d_out = as_size(heads, "heads"), as_size(d_out, "d_out")
-    positions, noise, rng = as_positions(positions), _number(noise, "noise"), _generator(seed)
+    positions, noise, rng = as_positions(positions), _number(noise, "noise"), as_generator(seed)
     truth = Heads(
         rng.standard_normal((heads, d_out, d)) / (np.sqrt(d) * n),
         rng.standard_normal((heads, d, d)) / np.sqrt(d),
@@ -177,10 +166,9 @@ def associative_memory(
     orthonormal
         Share of orthonormal tables, 0 to 1. They come first, ``round(orthonormal * N)`` of them,
         and the Gaussian ones after them.
-    noise
-        Standard deviation of the noise on the targets.
-    seed
-        Of the tables, the queries and the noise.
+    noise, seed
+        Standard deviation of the noise on the targets; seed of the tables, the queries and the
+        noise.
 
     Returns
     -------
@@ -198,7 +186,7 @@ def associative_memory(
     """
     N, d = as_size(N, "N"), as_size(d, "d")
     share, noise = _number(orthonormal, "orthonormal", 1.0), _number(noise, "noise")
-    rng = _generator(seed)
+    rng = as_generator(seed)
     Z = rng.standard_normal((N, d + 1, 2 * d))
     exact = round(share * N)
     for half in (slice(None, d), slice(d, None)):
@@ -243,9 +231,9 @@ def in_context_regression(
     noise
         Standard deviation of the noise in every y.
     dtype
-        Of the tokens: float64 or float32. The targets are those of the tokens, in float64.
+        Type of the tokens: float64 or float32. The targets are those of the tokens, in float64.
     seed
-        Of everything that is drawn.
+        Seed of everything that is drawn.
 
     Returns
     -------
@@ -260,7 +248,7 @@ def in_context_regression(
     ((50, 11, 4), (50,), 12)
     """
     N, n, d = as_size(N, "N"), as_size(n, "n"), as_size(d, "d")
-    noise, rng = _number(noise, "noise"), _generator(seed)
+    noise, rng = _number(noise, "noise"), as_generator(seed)
     kind = np.dtype(dtype)
     if kind not in (np.float64, np.float32):
         raise TypeError(f"dtype: float64 or float32 is needed, got {kind}")

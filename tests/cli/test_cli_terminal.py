@@ -19,14 +19,14 @@ from linattn_fast.cli.program import COMMANDS
 
 
 def test_every_command_has_help_with_an_example_that_can_be_parsed(capsys):
-    for command in COMMANDS:
-        out = succeeds(capsys, command.name, "--help")
+    for name, command in COMMANDS.items():
+        out = succeeds(capsys, name, "--help")
         assert f"example:\n  {command.example.splitlines()[0]}" in out
         for line in command.example.splitlines():
             words = line.split("|")[0].split()
             assert "linattn-fast" in words
             program.parser().parse_args(words[words.index("linattn-fast") + 1 :])
-    assert all(command.name in succeeds(capsys, "--help") for command in COMMANDS)
+    assert all(name in succeeds(capsys, "--help") for name in COMMANDS)
     assert la.__version__ in succeeds(capsys, "--version")
 
 

@@ -12,8 +12,8 @@ How documents mark what the tests are to know:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -28,14 +28,14 @@ DOCUMENTS = [
 _FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^ *\2 *$\n?", re.MULTILINE | re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """One fenced block."""
 
     language: str
+    """What stands after its fence, such as python."""
     text: str
     line: int
-    """Of the first line of its text."""
+    """Number of the first line of its text, from 1."""
     output: str | None = None
     """What it prints, where the document shows it."""
 

@@ -30,7 +30,7 @@ def test_traces_are_doubled_until_everything_is_covered(smallest, tmp_path):
         ranks = [row["rank"] for row in rows]
         assert ranks == sorted(ranks)
         assert rows[-1]["covered_runs"] == rows[-1]["right_runs"] == rows[-1]["runs"]
-    assert finding.data["covered_but_wrong"] == 0
+    assert finding.numbers["covered_but_wrong"] == 0
     assert "all covered, proved, after" in finding.text
     names = [path.name for path in write(finding, tmp_path, "fig4")]
     assert names == ["fig4.png", "fig4.csv", "fig4.txt"]

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from linattn_fast.system.packages import NAME
 
 pytest.importorskip("matplotlib", reason="figures are drawn by matplotlib")
 
-TINY = random_attention.Plan((2, 3), 32, 16, (1, 2), (2,), (0.01, 0.001), (8, 16), 2, 3, 2, 1)
+TINY = random_attention.Sizes((2, 3), 32, 16, (1, 2), (2,), (0.01, 0.001), (8, 16), 2, 3, 2, 1)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def small_fig2(monkeypatch):
     """Two keys and values, 40 features, and fewer samples."""
     monkeypatch.setattr(fig2, "_D", 2)
     monkeypatch.setattr(fig2, "_SAMPLES", 600)
-    monkeypatch.setattr(fig2, "_QUICK", fig2._Plan((0.5, 0.7, 0.85), 4, (1, 2), 2048, 1, 3))
+    monkeypatch.setattr(fig2, "_QUICK", fig2._Sizes((0.5, 0.7, 0.85), 4, (1, 2), 2048, 1, 3))
 
 
 def run(capsys, *argv):
@@ -167,6 +169,32 @@ def test_a_table_has_every_column_and_a_picture_is_whole_or_not_there(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".csv", ".txt"}
 
 
+# ------------------------------------------------------------------ who imports the figures
+
+
+def test_no_other_command_imports_the_figures():
+    """Not even their options: those of a command are listed when it is asked for."""
+    code = """
+import sys
+from linattn_fast.cli.program import main
+assert main(["info", "--json"]) == 0
+seen = [name for name in sys.modules if name.startswith("linattn_fast.paper")]
+assert not seen, seen
+assert main(["paper", "--help"]) == 0
+assert "linattn_fast.paper.registry" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+def test_one_module_of_the_package_imports_the_figures():
+    grimp = pytest.importorskip("grimp", reason="comes with import-linter, of the dev extra")
+    graph = grimp.build_graph("linattn_fast", exclude_type_checking_imports=True, cache_dir=None)
+    room = "linattn_fast.paper"
+    inside = {room, *graph.find_descendants(room)}
+    importers = {name for each in inside for name in graph.find_modules_that_directly_import(each)}
+    assert importers - inside == {"linattn_fast.cli.commands.paper"}
+
+
 # ------------------------------------------------------------------ parts that are kept
 
 
@@ -216,6 +244,44 @@ def test_an_interrupted_run_goes_on_where_it_was(torch, tmp_path, monkeypatch):
 # ------------------------------------------------------------------ figures 1 and 3
 
 
+def made_up_experiment():
+    """Curves that fall, and a convex solution below them, of two dimensions: nothing is trained."""
+    rng = np.random.default_rng(0)
+    curves = [
+        random_attention.Curve(
+            d, model, batch, rate, 10.0 ** -np.arange(1, 4) * rng.uniform(1, 2, (2, 3)), 0.25
+        )
+        for d in TINY.dimensions
+        for model in ("1 head", "2 layers")
+        for batch in TINY.batches
+        for rate in TINY.rates
+    ]
+    convex = [
+        random_attention.Convex(d, 1e-30, 1e-15, 0.01, 0.02, 1, 8, 0.01, "identifiable", 0.1, 2.0)
+        for d in TINY.dimensions
+    ]
+    return random_attention.Experiment(TINY, tuple(curves), tuple(convex))
+
+
+def test_figures_1_and_3_are_two_pictures_of_one_table(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.2+cpu"))
+    for figure in (fig1, fig3):
+        monkeypatch.setattr(figure, "run", lambda sizes, settings: made_up_experiment())
+    tables = []
+    for name in ("fig1", "fig3"):
+        code, out, err = run(capsys, "paper", name, "--quick", "-o", tmp_path)
+        assert (code, err) == (0, "")
+        assert is_picture(tmp_path / f"{name}.png")
+        assert "a row of fig1.csv" in (tmp_path / f"{name}.txt").read_text()
+        assert (tmp_path / f"{name}.txt").read_text() in out.replace("\n\nwrote", "\nwrote")
+        assert str(tmp_path / "fig1.csv") in out
+        tables.append((tmp_path / "fig1.csv").read_bytes())
+        (tmp_path / "fig1.csv").unlink()
+    assert tables[0] == tables[1]
+    assert tables[0].count(b"\n") == 1 + 2 + 2 * 2 * 2 * 2 * 3  # header, convex, and every epoch
+    assert not (tmp_path / "fig3.csv").exists()
+
+
 def test_figures_1_and_3_share_what_was_trained(torch, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(fig1, "QUICK", TINY)
     monkeypatch.setattr(fig3, "QUICK", TINY)
@@ -234,6 +300,7 @@ def test_figures_1_and_3_share_what_was_trained(torch, capsys, tmp_path, monkeyp
     code, out, err = run(capsys, "paper", "fig3", "--quick", "-o", tmp_path, "--threads", 1)
     assert (code, err) == (0, "")
     assert is_picture(tmp_path / "fig3.png")
+    assert rows_of(tmp_path / "fig1.csv") == rows
 
 
 def test_figure_2b_is_drawn_where_torch_is(torch, capsys, tmp_path, small_fig2):

@@ -4,24 +4,16 @@ import numpy as np
 import pytest
 
 from linattn_fast import programs
-from linattn_fast.programs import examining
-from linattn_fast.programs.determined import Determined
+from linattn_fast.programs.certifying import by_runs
+from linattn_fast.programs.certifying.determined import Determined
 
-
-@pytest.fixture(scope="module")
-def automata():
-    return programs.DfaSimulator(3, 2, 4)
-
-
-@pytest.fixture(scope="module")
-def enough(automata):
-    return programs.learn(automata, automata.traces(500, 4, seed=0))
+AUTOMATA = programs.DfaSimulator(3, 2, 4)
 
 
 @pytest.fixture(scope="module", params=["blocks", "dual"])
-def few(automata, request):
+def few(request):
     """Learned from too few traces, in blocks and as a whole."""
-    return programs.learn(automata, automata.traces(60, 4, seed=0), solver=request.param)
+    return programs.learn(AUTOMATA, AUTOMATA.traces(60, 4, seed=0), solver=request.param)
 
 
 @pytest.mark.parametrize("solver", ["blocks", "dual"])
@@ -85,9 +77,9 @@ def test_a_pair_that_never_was_is_not_covered_though_all_else_is_as_before():
     assert "is not within the range of the training data" in found.evidence
 
 
-def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(automata, few):
-    layer, span = programs.Layer.of(few, automata.d), Determined(few)
-    Z = automata.family.sample(4, 0)
+def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(few):
+    layer, span = programs.Layer.of(few, AUTOMATA.d), Determined(few)
+    Z = AUTOMATA.family.sample(4, 0)
     s, z = layer.sums(Z), Z[0, -1]
     mixtures = np.random.default_rng(0).standard_normal((200, 4)) @ s
     asked = span.asked(z)
@@ -96,10 +88,10 @@ def test_the_largest_residual_of_a_span_is_at_least_that_of_each_member(automata
     assert largest < 2 * residuals.max()  # the bound takes all singular values, here of 4
 
 
-def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
-    runs = automata.traces(60, 4, seed=9)
+def test_coverage_is_that_of_the_fit_s_own_certificate(few):
+    runs = AUTOMATA.traces(60, 4, seed=9)
     Z = [prefix for run in runs for prefix, _ in run.pairs()]
-    layer, span = programs.Layer.of(few, automata.d), Determined(few)
+    layer, span = programs.Layer.of(few, AUTOMATA.d), Determined(few)
     covers, residuals = few.certificate.covers(Z, return_residual=True)
     mine = np.array([span.asked(z[-1]).residuals(layer.sums(z[None]))[0] for z in Z])
     assert 0 < covers.mean() < 1
@@ -108,11 +100,12 @@ def test_coverage_is_that_of_the_fit_s_own_certificate(automata, few):
     np.testing.assert_allclose(mine[seen], residuals[seen], atol=1e-9)
 
 
-def test_a_feature_that_was_never_seen_is_not_covered(automata, enough):
+def test_a_feature_that_was_never_seen_is_not_covered():
     """A token of the end among those of the beginning: known by itself, but not to that query."""
-    run = automata.traces(1, 4, seed=0)[0]
+    enough = programs.learn(AUTOMATA, AUTOMATA.traces(500, 4, seed=0))
+    run = AUTOMATA.traces(1, 4, seed=0)[0]
     prefix, end = run.tokens[: run.n_context], run.tokens[-2:-1]
-    layer, span = programs.Layer.of(enough, automata.d), Determined(enough)
+    layer, span = programs.Layer.of(enough, AUTOMATA.d), Determined(enough)
     for Z, expected in ((prefix, True), (np.concatenate([end, prefix]), False)):
         assert enough.certificate.covers([Z]).tolist() == [expected]
         residual = span.asked(Z[-1]).residuals(layer.sums(Z[None]))
@@ -136,7 +129,7 @@ def test_pairs_outside_the_fit_are_seen_as_long_as_they_do_not_cancel():
     ]
     pairs = np.array(sorted({*map(tuple, layer.pairs.tolist()), *diagonals}))
     wider = programs.Layer(simulator.d, simulator.d, pairs, layer._maps)
-    assert examining._strange(wider, runs).tolist() == [
+    assert by_runs._has_unseen(wider, runs).tolist() == [
         [False, True, True, True],
         [False, True, False, False],
     ]

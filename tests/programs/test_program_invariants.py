@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from oracles.random_programs import random_programs
 
 from linattn_fast import programs
-from linattn_fast.programs import DfaSimulator, Lookup, Program, Record, TuringSimulator, invariants
-from linattn_fast.programs.integer_span import IntegerSpan, eliminated
-from linattn_fast.programs.invariants import Findings, Invariants, NotFiniteError
-from linattn_fast.programs.running import run_many
+from linattn_fast.programs import DfaSimulator, Lookup, Program, Record, TuringSimulator
+from linattn_fast.programs.certifying import findings, invariants
+from linattn_fast.programs.certifying.findings import Findings, NotFiniteError
+from linattn_fast.programs.certifying.integer_span import IntegerSpan, eliminated
+from linattn_fast.programs.certifying.invariants import Invariants
+from linattn_fast.programs.running.appending import run_many
 
 
 def rank_by_fractions(rows):
@@ -33,6 +35,11 @@ def rank_by_fractions(rows):
     return rank
 
 
+def contains(span, vectors):
+    """Whether all vectors (m, n) lie in a span."""
+    return len(span.outside(vectors)) == 0
+
+
 matrices = st.integers(1, 6).flatmap(
     lambda n: st.lists(st.lists(st.integers(-4, 4), min_size=n, max_size=n), min_size=1, max_size=7)
 )
@@ -48,10 +55,10 @@ def test_a_span_has_the_rank_and_the_members_of_its_vectors(given_rows, data):
         before = len(span)
         assert span.add(part) == (len(span) > before)
     assert len(span) == rank_by_fractions(rows)
-    assert span.contains(rows)
+    assert contains(span, rows)
     vector = np.array([data.draw(st.integers(-4, 4)) for _ in range(rows.shape[1])], dtype=float)
     inside = rank_by_fractions([*rows, vector]) == len(span)
-    assert span.contains(vector[None]) == inside
+    assert contains(span, vector[None]) == inside
 
 
 def test_numbers_that_might_not_be_exact_are_refused():
@@ -71,7 +78,7 @@ def test_a_product_that_rounding_would_make_zero_is_refused():
     """(2^27 + 1)^2 - 2^28 (2^26 + 1) is 1, and 0 in float64: the vector is not in the span."""
     span = span_of([1, 0, 2**27 + 1], [0, 1, -(2**26) - 1])
     with pytest.raises(OverflowError, match="exact"):
-        span.contains(np.array([[2.0**27 + 1, 2.0**28, 0.0]]))
+        span.outside(np.array([[2.0**27 + 1, 2.0**28, 0.0]]))
 
 
 def test_pivots_whose_common_multiple_is_beyond_int64_are_refused():
@@ -81,7 +88,7 @@ def test_pivots_whose_common_multiple_is_beyond_int64_are_refused():
     span = IntegerSpan(3)
     span.rows, span._pivots = np.column_stack([np.diag(pivots), [1.0, 1.0]]), np.arange(2)
     with pytest.raises(OverflowError, match="exact"):
-        span.contains(np.array([[1.0, 0, 0]]))
+        span.outside(np.array([[1.0, 0, 0]]))
 
 
 # -------------------------------------------------------------------------------- what they contain
@@ -114,16 +121,15 @@ def sequences_by_last_token(program, found, tokens):
 @settings(max_examples=60)
 @given(random_programs(slots=True))
 def test_no_run_of_a_random_program_leaves_its_spaces(program):
-    limit = invariants._MOST_TOKENS, invariants._MOST_FINDINGS
-    invariants._MOST_TOKENS, invariants._MOST_FINDINGS = 60, 2000
-    try:
-        found = Invariants(program)
-    except (NotFiniteError, OverflowError):
-        assume(False)
-    finally:
-        invariants._MOST_TOKENS, invariants._MOST_FINDINGS = limit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "_MOST_TOKENS", 60)
+        patch.setattr(findings, "_MOST_FINDINGS", 2000)
+        try:
+            found = Invariants(program)
+        except (NotFiniteError, OverflowError):
+            assume(False)
     for token, rows in sequences_by_last_token(program, found, 9).items():
-        assert found.spaces[token].contains(np.column_stack([rows, np.ones(len(rows))]))
+        assert contains(found.spaces[token], np.column_stack([rows, np.ones(len(rows))]))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_the_spaces_of_machines_are_those_of_all_their_runs(program, tokens):
     assert set(by_last) == set(found.spaces)
     for token, rows in by_last.items():
         space = found.spaces[token]
-        assert space.contains(np.column_stack([rows, np.ones(len(rows))]))
+        assert contains(space, np.column_stack([rows, np.ones(len(rows))]))
     assert rank_of_features(found.directions) == rank_of_features(
         {token: basis(rows) for token, rows in by_last.items()}
     )
@@ -196,7 +202,7 @@ def test_what_never_ends_is_not_called_finite(monkeypatch):
         [Lookup("amount", "amount", "amount", "amount")],
         slots=[[{"amount": {0: 2}}]],
     )
-    monkeypatch.setattr(invariants, "_MOST_TOKENS", 20)
+    monkeypatch.setattr(findings, "_MOST_TOKENS", 20)
     with pytest.raises(NotFiniteError, match="more than 20 tokens|very large"):
         Invariants(program)
 
@@ -208,7 +214,7 @@ def test_sums_of_contexts_that_are_too_many_are_not_gone_through(monkeypatch):
     program = Program(
         record, [Lookup("ask", "key", "amount", "amount")], slots=[*slots, [{"ask": 0}]]
     )
-    monkeypatch.setattr(invariants, "_MOST_NUMBERS", 100_000)
+    monkeypatch.setattr(findings, "_MOST_NUMBERS", 100_000)
     with pytest.raises(NotFiniteError, match="contexts have too many different sums"):
         Findings(program)
 
@@ -221,10 +227,10 @@ def test_steps_that_are_too_many_are_not_gone_through(monkeypatch):
     slots = [[{"key": 0, name: v} for v in range(4)] for name in names]
     program = Program(record, lookups, slots=[*slots, [{"one": 0}]])
     assert len(Invariants(program).spaces) == 1 + 4**3
-    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 63)
+    monkeypatch.setattr(findings, "_MOST_TRANSITIONS", 63)
     with pytest.raises(NotFiniteError, match="more than 63 steps would have to be tried"):
         Findings(program)
-    monkeypatch.setattr(invariants, "_MOST_TRANSITIONS", 64)
+    monkeypatch.setattr(findings, "_MOST_TRANSITIONS", 64)
     assert len(Invariants(program).spaces) == 1 + 4**3  # each is tried once
 
 
@@ -243,25 +249,27 @@ def endless():
 def test_only_new_sums_are_handed_on(monkeypatch):
     """A closure that hands on all it has, again and again, adds the square of this many."""
     added = []
-    plain = invariants._sum
-    monkeypatch.setattr(invariants, "_sum", lambda a, b: added.append(1) or plain(a, b))
-    monkeypatch.setattr(invariants, "_MOST_FINDINGS", 2000)
+    plain = findings._sum
+    monkeypatch.setattr(findings, "_sum", lambda a, b: added.append(1) or plain(a, b))
+    monkeypatch.setattr(findings, "_MOST_FINDINGS", 2000)
     with pytest.raises(NotFiniteError, match="lookups can find more than 2,000 things"):
         Findings(endless())
     assert 1900 < len(added) < 2100
 
 
 @pytest.mark.parametrize(
-    ("limit", "number", "message"),
+    ("module", "limit", "number", "message"),
     [
-        ("_MOST_HANDED_ON", 5, "more than 5 sums would have to be handed on"),
-        ("_MOST_PRODUCTS", 500, "would take more than 5e\\+02 products"),
+        (findings, "_MOST_HANDED_ON", 5, "more than 5 sums would have to be handed on"),
+        (invariants, "_MOST_PRODUCTS", 500, "would take more than 5e\\+02 products"),
     ],
 )
-def test_work_without_end_is_given_up_and_the_reason_said(limit, number, message, monkeypatch):
+def test_work_without_end_is_given_up_and_the_reason_said(
+    module, limit, number, message, monkeypatch
+):
     simulator = DfaSimulator(2, 2, 2)
     fit = programs.learn(simulator, simulator.traces(100, 2, seed=0))
-    monkeypatch.setattr(invariants, limit, number)
+    monkeypatch.setattr(module, limit, number)
     found = programs.certify(fit, simulator, method="invariants")
     assert found.verdict == "undecided"
     assert re.search(message, found.evidence)

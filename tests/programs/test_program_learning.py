@@ -9,8 +9,10 @@ from scipy.stats import binom
 
 import linattn_fast as la
 from linattn_fast import programs
-from linattn_fast.programs import certifying, determined
-from linattn_fast.programs.running import run_many
+from linattn_fast.programs.certifying import certify, determined
+from linattn_fast.programs.running.appending import run_many
+
+TURING = programs.TuringSimulator(2, 2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +32,9 @@ def enough(automata):
 
 
 @pytest.fixture(scope="module")
-def turing():
-    return programs.TuringSimulator(2, 2, 3)
-
-
-@pytest.fixture(scope="module")
-def universal(turing):
+def universal():
     """The universal machine from 150 traces of 12 steps."""
-    return programs.learn(turing, turing.traces(150, 12, seed=0))
+    return programs.learn(TURING, TURING.traces(150, 12, seed=0))
 
 
 # ----------------------------------------------------------------------------------------- automata
@@ -77,8 +74,8 @@ def test_a_fit_that_is_wrong_on_what_is_covered_is_found_out(automata, enough):
 # ---------------------------------------------------------------------------------- Turing machines
 
 
-def test_the_universal_machine_is_learned_from_150_traces_of_12_steps(turing, universal):
-    found = programs.certify(universal, turing)
+def test_the_universal_machine_is_learned_from_150_traces_of_12_steps(universal):
+    found = programs.certify(universal, TURING)
     assert found.verdict == "covered"
     assert (found.rank, found.contexts) == (1294, 4096 * 8 * 6)
     assert found.steps == int(found.exact_steps) > 1e9
@@ -86,25 +83,25 @@ def test_the_universal_machine_is_learned_from_150_traces_of_12_steps(turing, un
     assert "any number of steps" not in str(found)  # its runs never end, and errors grow with s
 
 
-def exact_steps_of_runs(turing, fit, steps, machines=12):
+def exact_steps_of_runs(fit, steps, machines=12):
     """For how many steps runs of random machines stay exact."""
-    Z = turing.family.sample(machines, np.random.default_rng(3))
-    layer = programs.Layer.of(fit, turing.d)
-    wrong = (run_many(layer, Z, 2 * steps) != run_many(turing.layer, Z, 2 * steps)).any(axis=2)
+    Z = TURING.family.sample(machines, np.random.default_rng(3))
+    layer = programs.Layer.of(fit, TURING.d)
+    wrong = (run_many(layer, Z, 2 * steps) != run_many(TURING.layer, Z, 2 * steps)).any(axis=2)
     first = np.where(wrong.any(axis=1), wrong.argmax(axis=1) - Z.shape[1], 2 * steps)
     return first // 2
 
 
 @pytest.mark.parametrize(("noise", "longest"), [(1e-2, 0), (3e-4, 100), (1e-4, 300)])
-def test_no_machine_fails_within_the_steps_that_are_claimed(turing, universal, noise, longest):
+def test_no_machine_fails_within_the_steps_that_are_claimed(universal, noise, longest):
     """Coefficients that are a little off: errors grow with the run until rounding does not help."""
     off = np.random.default_rng(0).standard_normal(universal.coefficients.shape)
     fit = replace(universal, coefficients=universal.coefficients + noise * off)
-    found = programs.certify(fit, turing, method="invariants")
+    found = programs.certify(fit, TURING, method="invariants")
     if longest == 0:
         assert found.verdict == "undecided"
         return
-    done = exact_steps_of_runs(turing, fit, 3000)
+    done = exact_steps_of_runs(fit, 3000)
     assert found.verdict == "covered"
     assert 1 <= found.steps == int(found.exact_steps) < longest
     assert f"and {found.steps:,} step" in str(found)
@@ -128,32 +125,32 @@ def test_auto_looks_at_runs_where_the_proof_is_for_fewer_steps_than_asked():
     assert far == proof
 
 
-def test_machines_of_all_kinds_are_simulated_by_the_learned_layer(turing, universal):
+def test_machines_of_all_kinds_are_simulated_by_the_learned_layer(universal):
     """Every seventh machine with every tape, from every start that comes with it."""
-    layer, done = programs.Layer.of(universal, turing.d), 0
-    for Z in turing.family.chunks(8192):
+    layer, done = programs.Layer.of(universal, TURING.d), 0
+    for Z in TURING.family.chunks(8192):
         part = Z[:: 7 * 6 + 1]
-        np.testing.assert_array_equal(run_many(layer, part, 24), run_many(turing.layer, part, 24))
+        np.testing.assert_array_equal(run_many(layer, part, 24), run_many(TURING.layer, part, 24))
         done += len(part)
     assert done > 4500
 
 
-def test_runs_of_1000_steps_stay_exact(turing, universal):
+def test_runs_of_1000_steps_stay_exact(universal):
     rng = np.random.default_rng(5)
     for _ in range(5):
         machine = programs.TuringMachine.random(2, 2, rng)
         word = rng.integers(2, size=3).tolist()
-        done = turing.execute(machine, word, steps=1000, heads=universal)
+        done = TURING.execute(machine, word, steps=1000, heads=universal)
         assert done == machine.run(word, n_cells=3, steps=1000)
         assert len(done) == 1000
 
 
-def test_a_machine_of_the_user_s_own_runs_on_the_learned_layer(turing, universal):
+def test_a_machine_of_the_user_s_own_runs_on_the_learned_layer(universal):
     """One state that works, and one that halts: write ones until there is one already."""
     machine = programs.TuringMachine(
         {("go", "0"): ("go", "1", "R"), ("go", "1"): ("stop", "1", "L")}, halting=["stop"]
     )
-    done = turing.execute(machine, "00", steps=50, heads=universal)
+    done = TURING.execute(machine, "00", steps=50, heads=universal)
     assert (done.text, done.state, len(done)) == ("111", "stop", 4)
 
 
@@ -198,12 +195,12 @@ def test_samples_give_the_bound_of_their_number(automata, enough, few):
 
 
 def test_auto_samples_where_contexts_are_too_many(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_EXHAUSTIVE_UP_TO", 1000)
+    monkeypatch.setattr(certify, "_EXHAUSTIVE_UP_TO", 1000)
     assert programs.certify(few, automata, steps=4, samples=50).method == "sampled"
 
 
 def test_progress_is_reported_chunk_by_chunk(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 40_000_000)
+    monkeypatch.setattr(certify, "_CHUNK_BYTES", 40_000_000)
     calls = []
     programs.certify(
         few, automata, method="exhaustive", steps=4, progress=lambda *call: calls.append(call)
@@ -215,7 +212,7 @@ def test_progress_is_reported_chunk_by_chunk(automata, few, monkeypatch):
 
 def test_chunks_change_nothing(automata, few, monkeypatch):
     whole = programs.certify(few, automata, method="exhaustive", steps=2)
-    monkeypatch.setattr(certifying, "_CHUNK_BYTES", 10_000_000)
+    monkeypatch.setattr(certify, "_CHUNK_BYTES", 10_000_000)
     assert programs.certify(few, automata, method="exhaustive", steps=2) == whole
 
 
@@ -240,7 +237,7 @@ def test_learning_reports_its_samples(automata):
 
 
 def test_a_bad_seed_is_refused_before_the_proof_begins(automata, few, monkeypatch):
-    monkeypatch.setattr(certifying, "_by_invariants", lambda *_: pytest.fail("work has begun"))
+    monkeypatch.setattr(certify, "certify_by_invariants", lambda *_: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="^seed: "):
         programs.certify(few, automata, seed="x")
 

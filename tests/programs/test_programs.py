@@ -11,6 +11,8 @@ from oracles.random_programs import random_programs
 import linattn_fast as la
 from linattn_fast import programs
 from linattn_fast.programs import Lookup, Program, Record, copy, if_then, signed
+from linattn_fast.programs.running import appending
+from linattn_fast.programs.running import layer as layer_module
 
 # ------------------------------------------------------------------------------------------ records
 
@@ -111,7 +113,7 @@ def stepper():
 @pytest.mark.parametrize("program", [programs.TuringSimulator(2, 2, 3), stepper()])
 def test_many_runs_at_once_are_the_single_ones(program):
     Z = program.family.sample(40, np.random.default_rng(0))
-    runs = programs.running.run_many(program.layer, Z, 30)
+    runs = appending.run_many(program.layer, Z, 30)
     for z, run in zip(Z, runs, strict=True):
         single = program.run(program.heads(), z, 15).tokens
         np.testing.assert_array_equal(run[: len(single)], single)
@@ -122,7 +124,7 @@ def test_heads_that_are_not_sparse_run_as_they_are(monkeypatch):
     program = programs.DfaSimulator(2, 2, 3)
     context = program.context(programs.Automaton([[0, 1], [1, 0]]), [1, 1, 1])
     expected = program.trace(context, 3).tokens
-    monkeypatch.setattr(programs.layer, "_SPARSE_ENTRIES", 0)
+    monkeypatch.setattr(layer_module, "_SPARSE_ENTRIES", 0)
     np.testing.assert_array_equal(program.run(program.heads(), context, 3).tokens, expected)
     generated = program.heads().generate(program.encode(context), 6, round=0)
     np.testing.assert_array_equal(generated, expected)
@@ -132,7 +134,7 @@ def test_a_cache_without_room_changes_nothing(monkeypatch):
     program = programs.DfaSimulator(2, 2, 3)
     context = program.context(programs.Automaton([[0, 1], [1, 1]]), [0, 1, 0])
     expected = program.trace(context, 3).tokens
-    monkeypatch.setattr(programs.layer, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(layer_module, "_CACHE_BYTES", 0)
     layer = programs.Layer.of(program.heads(), program.d)
     np.testing.assert_array_equal(program.run(layer, context, 3).tokens, expected)
     assert not layer._actions
@@ -220,12 +222,12 @@ def test_tokens_that_match_are_added_up():
 def test_tokens_are_told_apart_also_by_parts_of_one():
     """Their codes are of whole numbers, and those of 0.2 and 0.7 are the same."""
     z = np.array([[0.7, 0.0], [0.2, 0.0], [0.7, 0.0], [0.0, 0.0]])
-    found = {tuple(token): rows.tolist() for token, rows in programs.running.kinds(z)}
+    found = {tuple(token): rows.tolist() for token, rows in appending.kinds(z)}
     assert found == {(0.7, 0.0): [0, 2], (0.2, 0.0): [1], (0.0, 0.0): [3]}
 
 
 def test_rounding_leaves_no_negative_zero_and_nothing_that_overflows():
-    rounded = programs.running.rounded(np.array([-0.3, 0.6, 1e300, -1.2]))
+    rounded = appending.rounded(np.array([-0.3, 0.6, 1e300, -1.2]))
     assert rounded.tolist() == [0.0, 1.0, 2.0**40, -1.0]
     assert not np.signbit(rounded[0])
 

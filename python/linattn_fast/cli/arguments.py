@@ -73,14 +73,14 @@ def add_data(parser: ArgumentParser, *, targets: bool, moments: bool = True) -> 
 
 
 def add_weights(parser: ArgumentParser) -> None:
-    """Weights of the sequences."""
+    """What the weights of the sequences are called."""
     parser.add_argument(
-        "--weights", metavar="NAME", help="one a sequence, in DATA [sample_weight, if there]"
+        "--weights", metavar="NAME", help="one weight a sequence [sample_weight, if there]"
     )
 
 
 def add_positions(parser: ArgumentParser, default: str | None = "last") -> None:
-    """Which tokens query."""
+    """Which tokens of a sequence query."""
     parser.add_argument(
         "--positions",
         choices=POSITIONS,
@@ -96,19 +96,26 @@ def add_work(parser: ArgumentParser, *, memory: bool = True) -> None:
     group.add_argument(
         "--backend", choices=("auto", *NAMES), default="auto", help="what computes [auto]"
     )
-    group.add_argument("--threads", type=count, metavar="N", help="of the compiled code [cores]")
+    add_threads(group)
     if memory:
         group.add_argument(
             "--memory-limit",
             type=size_in_bytes,
             metavar="SIZE",
-            help="beside the data, such as 8GB [the machine's]",
+            help="memory to use beside the data, such as 8GB [the machine's]",
         )
     add_progress(group)
 
 
+def add_threads(parser: ArgumentParser | argparse._ArgumentGroup) -> None:
+    """How many threads the compiled code has."""
+    parser.add_argument(
+        "--threads", type=count, metavar="N", help="threads of the compiled code [cores]"
+    )
+
+
 def add_progress(parser: ArgumentParser | argparse._ArgumentGroup) -> None:
-    """The bar."""
+    """Whether there is a bar."""
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
@@ -117,7 +124,7 @@ def add_progress(parser: ArgumentParser | argparse._ArgumentGroup) -> None:
 
 
 def add_output(parser: ArgumentParser, what: str, *, required: bool) -> None:
-    """Where the result goes."""
+    """The file that the result goes to."""
     parser.add_argument("-o", "--output", metavar="FILE", required=required, help=what)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import timeit
 from typing import NamedTuple
 
 import numpy as np
@@ -83,16 +82,9 @@ def compare(data: LayerDataset, repeats: int, backend: str = "auto") -> Comparis
             f"the answers are not those of the planted layer: relative error {errors[0]:.1e}, "
             f"numpy's {errors[1]:.1e}"
         )
-    times = [(_seconds(ours), _seconds(theirs)) for _ in range(repeats)]
-    best = [min(column) for column in zip(*times, strict=True)]
+    turns = [
+        [min(timeit.repeat(run, number=1, repeat=2)) for run in (ours, theirs)]
+        for _ in range(repeats)
+    ]
+    best = [min(column) for column in zip(*turns, strict=True)]
     return Comparison(best[0], best[1], errors[0], errors[1])
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """The shorter of two runs in a row."""
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)

@@ -33,13 +33,13 @@ class Container:
 
     path: str
     names: tuple[str, ...]
-    """Of the arrays; of one that has no name, empty."""
+    """Names of the arrays; none where the file is one array."""
     get: Callable[[str], Any]
     """The array of that name."""
 
 
 @dataclass(frozen=True)
-class Data:
+class Input:
     """What a command works on: arrays, or the moments of what once were."""
 
     path: str
@@ -51,7 +51,7 @@ class Data:
 
 
 @contextmanager
-def opened(arguments: Namespace, *, targets: str, path: str | None = None) -> Iterator[Data]:
+def opened(arguments: Namespace, *, targets: str, path: str | None = None) -> Iterator[Input]:
     """Open the data that a command line names, for as long as the block lasts.
 
     Parameters
@@ -85,7 +85,7 @@ def opened(arguments: Namespace, *, targets: str, path: str | None = None) -> It
         }
         offsets, weights = arrays["offsets"], arrays["weights"]
         with _named(where):
-            yield Data(
+            yield Input(
                 where,
                 arrays["tokens"],
                 arrays.get("targets"),
@@ -116,14 +116,14 @@ def model_in(path: str) -> Fit:
         raise ValueError(f"{path} is no model that 'linattn-fast fit' saved: {why}") from None
 
 
-def _own_file(container: Container) -> Data:
+def _own_file(container: Container) -> Input:
     """Moments that were saved; a fit is no data."""
     kind = str(container.get("format"))
     if kind != "linattn_fast.moments":
         raise ValueError(
             f"{container.path} holds {kind}, which is no data; 'linattn-fast heads' shows a model"
         )
-    return Data(container.path, moments=Moments.load(container.path))
+    return Input(container.path, moments=Moments.load(container.path))
 
 
 def _array(container: Container, role: str, name: str | None, *, needed: bool) -> Any:

@@ -26,7 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """One indented document.
+    """A value as one indented document.
 
     Examples
     --------

@@ -24,17 +24,11 @@ from .json_text import as_json
 
 PROGRAM = "linattn-fast"
 
-COMMANDS: tuple[Command, ...] = (
-    fit.COMMAND,
-    certify.COMMAND,
-    predict.COMMAND,
-    heads.COMMAND,
-    info.COMMAND,
-    bench.COMMAND,
-    demo.COMMAND,
-    paper.COMMAND,
-)
-"""In the order in which the help lists them."""
+COMMANDS: dict[str, Command] = {
+    module.__name__.rpartition(".")[2]: module.COMMAND
+    for module in (fit, certify, predict, heads, info, bench, demo, paper)
+}
+"""Every command by its name, in the order in which the help lists them."""
 
 OK, FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
@@ -43,14 +37,33 @@ _FAILURES = (ValueError, TypeError, OSError, MemoryError, ArithmeticError, Impor
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with its errors in one sentence."""
+    """argparse with its errors in one sentence, and the options of a command once it is asked for.
+
+    What lists the options of ``paper`` imports its figures, which no other command should wait for.
+    """
+
+    def __init__(self, *, command: Command | None = None, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._unread = command
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._unread is not None:
+            command, self._unread = self._unread, None
+            command.add_arguments(self)
+            shown = self.add_argument_group("output")
+            shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
+            shown.add_argument(
+                "--traceback", action="store_true", help="show where in the program an error arose"
+            )
+            self.set_defaults(run=command.run)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see '{self.prog} --help'")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of every command."""
+    """The parser of the command line, with every command."""
     whole = _Parser(
         prog=PROGRAM,
         description="Learn multi-head linear attention to the global optimum, with a certificate "
@@ -58,26 +71,18 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"'{PROGRAM} COMMAND --help' has the options of a command and an example.\n\n"
         "exit codes: 0 all went well, 1 the work failed (such as on bad data), 2 wrong usage,\n"
         "130 interrupted",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for name, command in COMMANDS.items():
         example = "\n".join(f"  {line}" for line in command.example.splitlines())
-        one = commands.add_parser(
-            command.name,
+        commands.add_parser(
+            name,
+            command=command,
             help=command.summary,
             description=command.description,
             epilog=f"example:\n{example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_arguments(one)
-        shown = one.add_argument_group("output")
-        shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
-        shown.add_argument(
-            "--traceback", action="store_true", help="show where in the program an error arose"
-        )
-        one.set_defaults(run=command.run)
     return whole
 
 
@@ -85,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     threads = getattr(arguments, "threads", None)
     with _plain_warnings(), nullcontext() if threads is None else num_threads(threads):
         outcome: Outcome = arguments.run(arguments)
-    _show(as_json(outcome.data) if arguments.json else outcome.text)
+    _show(as_json(outcome.fields) if arguments.json else outcome.text)
     return FAILED if outcome.failed else OK
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from ..system.tables import seconds as in_words
 from ..system.tables import table
 from .figure import Figure, Finding, Settings, machine
-from .random_attention import QUICK, Curve, Experiment, Plan, require_torch, run
-from .random_attention_text import rows_of, setting_of
+from .random_attention import QUICK, Curve, Experiment, Sizes, run
+from .random_attention_text import TABLE, rows_of, setting_of
 
 COLOURS = {
     "1 head": "#a6cee3", "2 heads": "#74b3d8", "4 heads": "#4292c6", "8 heads": "#2171b5",
@@ -17,6 +17,7 @@ COLOURS = {
 }  # fmt: skip
 """More heads are darker blue, more layers darker orange."""
 CONVEX = "#d62728"
+"""Colour of the convex solution: red."""
 
 
 def draw_curve(axis: Any, curve: Curve, x: Any) -> None:
@@ -29,11 +30,11 @@ def draw_curve(axis: Any, curve: Curve, x: Any) -> None:
 
 def draw(experiment: Experiment, figure: Any) -> None:
     """A column for each d; loss over epochs above, over seconds below."""
-    plan = experiment.plan
-    axes = figure.subplots(2, len(plan.dimensions), sharey=True, squeeze=False)
+    sizes = experiment.sizes
+    axes = figure.subplots(2, len(sizes.dimensions), sharey=True, squeeze=False)
     for (above, below), convex in zip(axes.T, experiment.convex, strict=True):
         for model in experiment.models:
-            curve = experiment.best(convex.d, model, plan.batches[0])
+            curve = experiment.best(convex.d, model, sizes.batches[0])
             draw_curve(above, curve, curve.epochs)
             draw_curve(below, curve, curve.epochs * curve.seconds)
         fastest = experiment.fastest(convex.d)
@@ -58,7 +59,7 @@ def draw(experiment: Experiment, figure: Any) -> None:
     for axis in axes[:, 0]:
         axis.set_ylabel("training loss / variance of the targets")
     figure.suptitle(
-        f"One random head, causal targets, batches of {plan.batches[0]}, the better learning rate "
+        f"One random head, causal targets, batches of {sizes.batches[0]}, the better learning rate "
         f"of each model ({machine()})",
         fontsize=11,
     )
@@ -67,7 +68,7 @@ def draw(experiment: Experiment, figure: Any) -> None:
 
 
 def _text(experiment: Experiment, settings: Settings) -> str:
-    plan = experiment.plan
+    sizes = experiment.sizes
     shown, reached = [], []
     for convex in experiment.convex:
         fastest = experiment.fastest(convex.d)
@@ -78,7 +79,7 @@ def _text(experiment: Experiment, settings: Settings) -> str:
         )  # fmt: skip
         best = min(
             (experiment.best(convex.d, model, batch)
-             for model in experiment.models for batch in plan.batches),
+             for model in experiment.models for batch in sizes.batches),
             key=lambda curve: float(curve.log10_mean()[0].min()),
         )  # fmt: skip
         mean = best.log10_mean()[0]
@@ -103,14 +104,14 @@ def _text(experiment: Experiment, settings: Settings) -> str:
         f"  verdict more data can only strengthen\n  ({proofs}).\n"
         "with all: la.fit(Z, y, positions='causal'), heads and lambda_min of all of the data.\n"
         "fastest epoch: of one model alone, the shortest of a few epochs, batch "
-        f"{' or '.join(map(str, plan.batches))}.\n\n"
+        f"{' or '.join(map(str, sizes.batches))}.\n\n"
         "The best that training reached (mean of log10 over seeds):\n\n"
         + table(["d", "model", "batch", "rate", "loss", "epoch", "time alone"], reached)
     )
 
 
 def _run(settings: Settings) -> Finding:
-    experiment = run(QUICK if settings.quick else Plan(), settings)
+    experiment = run(QUICK if settings.quick else Sizes(), settings)
     found = {
         str(one.d): {"loss": one.loss, "seconds": one.seconds,
                      "fastest_epoch_seconds": experiment.fastest(one.d).seconds}
@@ -120,7 +121,7 @@ def _run(settings: Settings) -> Finding:
         rows_of(experiment),
         _text(experiment, settings),
         lambda figure: draw(experiment, figure),
-        (3.3 * len(experiment.plan.dimensions) + 0.8, 7.2),
+        (3.3 * len(experiment.sizes.dimensions) + 0.8, 7.2),
         {"dimensions": found},
     )
 
@@ -134,5 +135,6 @@ FIGURE = Figure(
     "over seconds. Needs\nPyTorch; about half an hour on two cores, kept part by part in "
     "FOLDER/paper-runs and shared\nwith fig3.",
     run=_run,
-    require=require_torch,
+    needs=("torch",),
+    table=TABLE,
 )

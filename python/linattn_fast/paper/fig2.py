@@ -29,7 +29,7 @@ from ..datasets import LayerDataset, associative_memory
 from ..fitting.call import fit
 from ..fitting.certify import certify
 from ..system.tables import table
-from .figure import Figure, Finding, Settings, machine
+from .figure import Figure, Finding, Settings, Steps, machine
 
 _D, _SAMPLES, _NOISE = 4, 2**14, 0.01
 _TRAINED_MIXTURES = (0.95, 1.0)
@@ -38,7 +38,9 @@ _COLOURS = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Sizes:
+    """Sizes of the experiment."""
+
     mixtures: tuple[float, ...] = (
         0.95, 0.955, 0.96, 0.965, 0.97, 0.975, 0.98, 0.9825, 0.985, 0.986, 0.987,
     )  # fmt: skip
@@ -50,15 +52,17 @@ class _Plan:
     epochs: int = 20
 
 
-_QUICK = _Plan((0.95, 0.97, 0.98, 0.985, 0.987), 2, (1, 4), 2**13, 1, 20)
+_QUICK = _Sizes((0.95, 0.97, 0.98, 0.985, 0.987), 2, (1, 4), 2**13, 1, 20)
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """(b): (mixtures, seeds, numbers of heads, epochs)."""
+    """What (b) has found."""
 
     losses: Floats
+    """(mixtures, seeds, numbers of heads, epochs), relative to mean ||y||^2."""
     distances: Floats
+    """||C - C_true||_F of the same shape."""
     lambda_min: Floats
     """(mixtures,): of the first seed."""
     energy: float
@@ -85,48 +89,37 @@ def _fitted(data: LayerDataset, mixture: float, noise: float, seed: int) -> dict
     }  # fmt: skip
 
 
-class _Steps:
-    """Fits and epochs done."""
-
-    def __init__(self, settings: Settings, total: int) -> None:
-        self.settings, self.total, self.done = settings, total, 0
-
-    def __call__(self) -> None:
-        self.done += 1
-        self.settings.report(self.done, self.total)
-
-
 def _seeds(settings: Settings, part: int, number: int) -> list[np.random.SeedSequence]:
     return [np.random.SeedSequence((settings.seed, part, i)) for i in range(number)]
 
 
-def _fit_mixtures(plan: _Plan, settings: Settings, steps: _Steps) -> list[dict[str, Any]]:
+def _fit_mixtures(sizes: _Sizes, settings: Settings, steps: Steps) -> list[dict[str, Any]]:
     """(a): with noise at every mixture and seed, and orthonormal tables alone without."""
     rows = []
-    cases = [(mixture, _NOISE) for mixture in plan.mixtures]
+    cases = [(mixture, _NOISE) for mixture in sizes.mixtures]
     for mixture, noise in [*cases, (1.0, 0.0)]:
-        for i, seed in enumerate(_seeds(settings, 0, plan.seeds if noise else 1)):
+        for i, seed in enumerate(_seeds(settings, 0, sizes.seeds if noise else 1)):
             data = associative_memory(_SAMPLES, _D, orthonormal=mixture, noise=noise, seed=seed)
             rows.append(_fitted(data, mixture, noise, i))
             steps()
     return rows
 
 
-def _train(plan: _Plan, settings: Settings, steps: _Steps) -> _Trained:
-    """(b)."""
+def _train(sizes: _Sizes, settings: Settings, steps: Steps) -> _Trained:
+    """Train the layers of (b) at both mixtures."""
     from .memory_training import train_memories  # noqa: PLC0415  # PyTorch, an optional extra
 
     data = [
-        associative_memory(plan.trained_samples, _D, orthonormal=mixture, seed=seed)
+        associative_memory(sizes.trained_samples, _D, orthonormal=mixture, seed=seed)
         for mixture in _TRAINED_MIXTURES
-        for seed in _seeds(settings, 1, plan.trained_seeds)
+        for seed in _seeds(settings, 1, sizes.trained_seeds)
     ]
-    seeds = [settings.seed + i for _ in _TRAINED_MIXTURES for i in range(plan.trained_seeds)]
-    found = train_memories(data, plan.heads, plan.epochs, seeds, steps)
+    seeds = [settings.seed + i for _ in _TRAINED_MIXTURES for i in range(sizes.trained_seeds)]
+    found = train_memories(data, sizes.heads, sizes.epochs, seeds, steps)
     losses, distances = (
-        one.reshape(len(_TRAINED_MIXTURES), plan.trained_seeds, *one.shape[1:]) for one in found
+        one.reshape(len(_TRAINED_MIXTURES), sizes.trained_seeds, *one.shape[1:]) for one in found
     )
-    firsts = data[:: plan.trained_seeds]
+    firsts = data[:: sizes.trained_seeds]
     return _Trained(
         losses,
         distances,
@@ -135,11 +128,12 @@ def _train(plan: _Plan, settings: Settings, steps: _Steps) -> _Trained:
     )
 
 
-def _trained_rows(plan: _Plan, trained: _Trained) -> list[dict[str, Any]]:
+def _trained_rows(sizes: _Sizes, trained: _Trained) -> list[dict[str, Any]]:
     return [
-        {"part": "b", "samples": plan.trained_samples, "orthonormal": _TRAINED_MIXTURES[m],
+        {"part": "b", "samples": sizes.trained_samples, "orthonormal": _TRAINED_MIXTURES[m],
          "noise": 0.0, "seed": s, "lambda_min": float(trained.lambda_min[m]),
-         "heads": plan.heads[h], "epoch": e + 1, "loss": float(f"{trained.losses[m, s, h, e]:.5g}"),
+         "heads": sizes.heads[h], "epoch": e + 1,
+         "loss": float(f"{trained.losses[m, s, h, e]:.5g}"),
          "distance": float(f"{trained.distances[m, s, h, e]:.5g}")}
         for m, s, h, e in np.ndindex(trained.losses.shape)
     ]  # fmt: skip
@@ -177,10 +171,10 @@ def _draw_fits(axis: Any, rows: list[dict[str, Any]]) -> None:
     axis.grid(alpha=0.25)
 
 
-def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
-    for h, heads in enumerate(plan.heads):
+def _draw_training(axis: Any, sizes: _Sizes, trained: _Trained) -> None:
+    for h, heads in enumerate(sizes.heads):
         for m, style in enumerate(("-", "--")):
-            for s in range(plan.trained_seeds):
+            for s in range(sizes.trained_seeds):
                 axis.loglog(
                     trained.losses[m, s, h], trained.distances[m, s, h], style,
                     color=_COLOURS[h % len(_COLOURS)], lw=1.1,
@@ -220,12 +214,12 @@ def _draw_training(axis: Any, plan: _Plan, trained: _Trained) -> None:
 
 
 def _text(
-    plan: _Plan, settings: Settings, rows: list[dict[str, Any]], trained: _Trained | None
+    sizes: _Sizes, settings: Settings, rows: list[dict[str, Any]], trained: _Trained | None
 ) -> str:
     noisy = [row for row in rows if row["noise"]]
     least = next(row for row in rows if not row["noise"])
     shown = []
-    for mixture in plan.mixtures:
+    for mixture in sizes.mixtures:
         some = [row for row in noisy if row["orthonormal"] == mixture]
         means = [np.mean([row[name] for row in some])
                  for name in ("lambda_min", "distance", "expected_distance")]  # fmt: skip
@@ -235,7 +229,7 @@ def _text(
     part_a = (
         f"Associative memory: tables of {_D} keys and values, tokens in R^{2 * _D}, "
         f"{noisy[0]['dimension']} features, {_SAMPLES:,} samples,\n"
-        f"{plan.seeds} data sets at each mixture (seed {settings.seed}). {machine()}.\n\n"
+        f"{sizes.seeds} data sets at each mixture (seed {settings.seed}). {machine()}.\n\n"
         f"(a) The convex solution, noise {_NOISE:g} on the targets. The distance "
         "||p(theta) - p(theta_hat)||_F falls as\n    lambda_min grows (means over data sets):\n\n"
         + table(["orthonormal", "lambda_min", "verdict", "distance", "expected"], shown)
@@ -255,34 +249,34 @@ def _text(
          f"{trained.distances[m, :, h, -1].min():.1e}",
          f"{trained.distances[m, :, h, -1].max():.1e}"]
         for m, mixture in enumerate(_TRAINED_MIXTURES)
-        for h, heads in enumerate(plan.heads)
+        for h, heads in enumerate(sizes.heads)
     ]  # fmt: skip
     return (
         f"{part_a}\n\n"
-        f"(b) AdamW on {plan.trained_samples:,} samples without noise, {plan.epochs} epochs, "
-        f"{plan.trained_seeds} seed{'s' * (plan.trained_seeds > 1)}; loss relative to mean ||y||^2 "
-        "(geometric\n    mean over seeds), distance from the truth (least and most):\n\n"
+        f"(b) AdamW on {sizes.trained_samples:,} samples without noise, {sizes.epochs} epochs, "
+        f"{sizes.trained_seeds} seed{'s' * (sizes.trained_seeds > 1)}; loss relative to mean "
+        "||y||^2 (geometric\n    mean over seeds), distance from the truth (least and most):\n\n"
         + table(["orthonormal", "lambda_min", "heads", "loss", "nearest", "farthest"], last)
     )
 
 
 def _run(settings: Settings) -> Finding:
-    plan = _QUICK if settings.quick else _Plan()
+    sizes = _QUICK if settings.quick else _Sizes()
     with_torch = importlib.util.find_spec("torch") is not None
-    fits = plan.seeds * len(plan.mixtures) + 1
-    steps = _Steps(settings, fits + with_torch * plan.epochs)
-    rows = _fit_mixtures(plan, settings, steps)
-    trained = _train(plan, settings, steps) if with_torch else None
+    fits = sizes.seeds * len(sizes.mixtures) + 1
+    steps = Steps(settings, fits + with_torch * sizes.epochs)
+    rows = _fit_mixtures(sizes, settings, steps)
+    trained = _train(sizes, settings, steps) if with_torch else None
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 1 if trained is None else 2, squeeze=False)[0]
         _draw_fits(axes[0], rows)
         if trained is not None:
-            _draw_training(axes[1], plan, trained)
+            _draw_training(axes[1], sizes, trained)
 
     return Finding(
-        rows if trained is None else rows + _trained_rows(plan, trained),
-        _text(plan, settings, rows, trained),
+        rows if trained is None else rows + _trained_rows(sizes, trained),
+        _text(sizes, settings, rows, trained),
         draw,
         (6.6, 4.8) if trained is None else (12.6, 4.8),
         {"lambda_min": [row["lambda_min"] for row in rows],

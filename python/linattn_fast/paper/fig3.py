@@ -8,15 +8,17 @@ from typing import Any
 from ..system.tables import table
 from .fig1 import CONVEX, draw_curve
 from .figure import Figure, Finding, Settings
-from .random_attention import QUICK, Experiment, Plan, require_torch, run
-from .random_attention_text import rows_of, setting_of
+from .random_attention import QUICK, Experiment, Sizes, run
+from .random_attention_text import TABLE, rows_of, setting_of
 
 
 def _draw(experiment: Experiment, figure: Any) -> None:
     """A row for each d, a column for each learning rate and batch size; loss over epochs."""
-    plan = experiment.plan
-    ways = list(product(plan.batches, plan.rates))
-    axes = figure.subplots(len(plan.dimensions), len(ways), sharex=True, sharey=True, squeeze=False)
+    sizes = experiment.sizes
+    ways = list(product(sizes.batches, sizes.rates))
+    axes = figure.subplots(
+        len(sizes.dimensions), len(ways), sharex=True, sharey=True, squeeze=False
+    )
     for row, convex in zip(axes, experiment.convex, strict=True):
         for axis, (batch, rate) in zip(row, ways, strict=True):
             for curve in experiment.curves:
@@ -35,10 +37,10 @@ def _draw(experiment: Experiment, figure: Any) -> None:
 
 
 def _text(experiment: Experiment, settings: Settings) -> str:
-    plan = experiment.plan
-    ways = list(product(plan.batches, plan.rates))
+    sizes = experiment.sizes
+    ways = list(product(sizes.batches, sizes.rates))
     rows: list[list[object]] = []
-    for d, model in product(plan.dimensions, experiment.models):
+    for d, model in product(sizes.dimensions, experiment.models):
         last = {
             (curve.batch, curve.rate): 10 ** float(curve.log10_mean()[0][-1])
             for curve in experiment.curves
@@ -56,13 +58,13 @@ def _text(experiment: Experiment, settings: Settings) -> str:
 
 
 def _run(settings: Settings) -> Finding:
-    experiment = run(QUICK if settings.quick else Plan(), settings)
-    size = len(experiment.plan.batches) * len(experiment.plan.rates)
+    experiment = run(QUICK if settings.quick else Sizes(), settings)
+    size = len(experiment.sizes.batches) * len(experiment.sizes.rates)
     return Finding(
         rows_of(experiment),
         _text(experiment, settings),
         lambda figure: _draw(experiment, figure),
-        (3.0 * size + 0.6, 2.3 * len(experiment.plan.dimensions) + 1.0),
+        (3.0 * size + 0.6, 2.3 * len(experiment.sizes.dimensions) + 1.0),
     )
 
 
@@ -72,5 +74,6 @@ FIGURE = Figure(
     description="the experiment of fig1 at every learning rate, batch size and depth: loss over "
     "epochs.\nNeeds PyTorch; what fig1 has trained in the same folder is not trained again.",
     run=_run,
-    require=require_torch,
+    needs=("torch",),
+    table=TABLE,
 )

@@ -22,13 +22,17 @@ import numpy as np
 
 from ..programs import DfaSimulator, Program, TuringSimulator, certify, learn
 from ..system.machine import get_num_threads, processor
+from ..system.packages import optional_module
 from .figure import Figure, Finding, Settings
 
 _BASE = {"states": 3, "symbols": 2, "length": 4}
+"""Sizes of the automata, one of which is varied."""
 _SIZES, _QUICK_SIZES = range(2, 9), range(2, 4)
 _TRACES, _QUICK_TRACES = 25 * 2 ** np.arange(11), 25 * 2 ** np.arange(6)
 _MACHINES, _QUICK_MACHINES = ((2, 2, 2), (2, 2, 3), (2, 2, 4), (3, 2, 3)), ((2, 2, 2),)
+"""States, symbols and cells of the Turing machines."""
 _MACHINE_STEPS = 12
+"""Steps of a trace of a Turing machine."""
 _RUNS, _QUICK_RUNS = 500, 100
 """Random runs that each fit is tried on."""
 
@@ -38,9 +42,12 @@ class _Curve:
     """One simulator, learned from more and more traces."""
 
     part: str
+    """The size that is varied, or "Turing machine"."""
     label: str
+    """The size itself, in words."""
     program: Program
     steps: int
+    """Steps of a trace."""
 
 
 def _curves(quick: bool) -> Iterator[_Curve]:
@@ -139,7 +146,7 @@ def _last(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:
     parts = list(dict.fromkeys(row["part"] for row in rows))
     axes = figure.subplots(2, len(parts), sharex=True, sharey="row", squeeze=False)
-    colours = _viridis()
+    colours = optional_module("matplotlib", "linattn-fast paper", "plot").colormaps["viridis"]
     for column, part in enumerate(parts):
         mine = [row for row in rows if row["part"] == part]
         labels = list(dict.fromkeys(row["size"] for row in mine))
@@ -170,12 +177,6 @@ def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:
     axes[0, 0].set_ylabel("runs covered (solid), right (dotted)")
     axes[1, 0].set_ylabel("rank / rank of all runs")
     figure.suptitle("one layer that simulates every automaton, or every Turing machine, of a size")
-
-
-def _viridis() -> Any:
-    import importlib  # noqa: PLC0415  # matplotlib is an extra
-
-    return importlib.import_module("matplotlib").colormaps["viridis"]
 
 
 FIGURE = Figure(

@@ -29,7 +29,7 @@ from torch.nn import functional
 Parameters: TypeAlias = dict[str, Tensor]
 
 
-class Family(Protocol):
+class ModelFamily(Protocol):
     """Models that are trained together."""
 
     @property
@@ -43,7 +43,7 @@ class Family(Protocol):
         """What ``outputs`` takes of the tokens (S, N, T, d), computed once; (S, N, ..) each."""
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """(S, L, M, B, R)."""
+        """What the models predict, (S, L, M, B, R)."""
 
 
 def _gaussian(generators: Sequence[torch.Generator], shape: Sequence[int], scale: float) -> Tensor:
@@ -88,12 +88,12 @@ class LinearAttention:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One model."""
+        """The name of its one model."""
         heads = f"{self.heads} head" + ("s" if self.heads > 1 else "")
         return (heads if self.layers == 1 else f"{self.layers} layers",)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
-        """V so large that the output of a layer is about as large as its input."""
+        """Random V and Q, scaled so that the output of a layer is about as large as its input."""
         found = {}
         for i in range(self.layers):
             d_out = self.d_out if i == self.layers - 1 else d
@@ -103,11 +103,11 @@ class LinearAttention:
         return found
 
     def inputs(self, Z: Tensor) -> tuple[Tensor, ...]:
-        """The tokens."""
+        """The tokens as they are."""
         return (Z,)
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Layer after layer."""
+        """Outputs of the last layer (S, L, 1, B, R), each layer applied to what is before it."""
         x = inputs[0].unsqueeze(1)  # (S, 1, B, T, d)
         for i in range(self.layers):
             attended = linear_attention(parameters[f"V{i}"], parameters[f"Q{i}"], x)
@@ -132,7 +132,7 @@ class ManyHeads:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One a number of heads."""
+        """A name for each number of heads."""
         return tuple(LinearAttention(1, heads).labels[0] for heads in self.heads)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
@@ -179,7 +179,7 @@ class SoftmaxTransformer:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One model."""
+        """The name of its one model."""
         return ("softmax Transformer",)
 
     def parameters(self, d: int, T: int, generators: Sequence[torch.Generator]) -> Parameters:
@@ -198,11 +198,11 @@ class SoftmaxTransformer:
         }
 
     def inputs(self, Z: Tensor) -> tuple[Tensor, ...]:
-        """The tokens."""
+        """The tokens as they are."""
         return (Z,)
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As usual, with matrices of every model."""
+        """One block as usual, with the matrices of every model side by side."""
         z = inputs[0].unsqueeze(1)  # (S, 1, B, T, d)
         p = {name: value.unsqueeze(2) for name, value in parameters.items()}
         x = z @ p["embed"] + p["position"]  # (S, L, B, T, w)

@@ -24,29 +24,18 @@ from ..features.features import Features
 from ..fitting.call import fit
 from ..fitting.certify import certify
 from ..system.machine import get_num_threads, processor
-from .figure import Settings
+from .figure import Settings, Steps
 from .kept import kept
 
 if TYPE_CHECKING:
-    from .models import Family
+    from .models import ModelFamily
 
 
 Result = TypeVar("Result")
 
 
-def require_torch() -> None:
-    """Raise when PyTorch is missing."""
-    try:
-        import torch  # noqa: F401, PLC0415  # an optional extra
-    except ImportError:
-        raise ImportError(
-            "linattn-fast paper fig1 and fig3 train models with PyTorch, which is not installed "
-            "(pip install 'linattn-fast[paper]')"
-        ) from None
-
-
 @dataclass(frozen=True)
-class Plan:
+class Sizes:
     """Sizes of the experiment."""
 
     dimensions: tuple[int, ...] = (2, 4, 8, 16)
@@ -59,14 +48,14 @@ class Plan:
     batches: tuple[int, ...] = (32, 64)
     seeds: int = 3
     epochs: int = 50
-    """Of single layers."""
+    """Epochs of single layers."""
     long_epochs: int = 12
-    """Of deeper models and of the Transformer, which take several times as long."""
+    """Epochs of deeper models and of the Transformer, which take several times as long."""
     repeats: int = 7
     """Runs of which the shortest counts, where time is measured."""
 
 
-QUICK = Plan((2, 4), 256, 32, (1, 4), (2,), (0.01, 0.001), (32, 64), 2, 8, 4, 3)
+QUICK = Sizes((2, 4), 256, 32, (1, 4), (2,), (0.01, 0.001), (32, 64), 2, 8, 4, 3)
 
 
 @dataclass(frozen=True)
@@ -80,11 +69,11 @@ class Curve:
     losses: Floats
     """(seeds, epochs), each relative to the variance of the targets."""
     seconds: float
-    """Of an epoch."""
+    """Seconds of an epoch."""
 
     @property
     def epochs(self) -> Floats:
-        """1, 2, .."""
+        """Numbers of the epochs, from 1."""
         return np.arange(1, self.losses.shape[1] + 1, dtype=np.float64)
 
     def log10_mean(self) -> tuple[Floats, Floats]:
@@ -107,27 +96,28 @@ class Convex:
     distance: float
     """||p(theta) - p(theta_hat)||_F relative to ||p(theta)||_F, largest over seeds."""
     seconds: float
-    """From tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
+    """Time from tokens to coefficients: ``fit(.., heads=None, certify=False)``."""
     heads_seconds: float
-    """From tokens to coefficients and heads: ``fit(.., certify=False)``."""
+    """Time from tokens to coefficients and heads: ``fit(.., certify=False)``."""
     n_heads: int
-    """Most over seeds."""
+    """Number of heads that were found, the most over seeds."""
     proof_sequences: int
+    """Sequences that the proof is made of."""
     proof_seconds: float
-    """Certificate of that many sequences, which more data can only strengthen."""
+    """Time to their certificate, which more data can only strengthen."""
     proof: str
-    """Its verdict."""
+    """The verdict of that certificate."""
     whole_seconds: float
-    """``fit(..)``, with the heads and the certificate of all of the data."""
+    """Time of ``fit(..)``, with the heads and the certificate of all of the data."""
     lambda_min: float
-    """Of all of the data, least over seeds."""
+    """lambda_min of all of the data, least over seeds."""
 
 
 @dataclass(frozen=True)
 class Experiment:
     """What the figures are drawn from."""
 
-    plan: Plan
+    sizes: Sizes
     curves: tuple[Curve, ...]
     convex: tuple[Convex, ...]
 
@@ -138,7 +128,7 @@ class Experiment:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names, in order."""
+        """Names of the models, in order."""
         return tuple(dict.fromkeys(curve.model for curve in self.curves))
 
     def fastest(self, d: int) -> Curve:
@@ -146,75 +136,65 @@ class Experiment:
         return min((c for c in self.curves if c.d == d), key=lambda curve: curve.seconds)
 
 
-def data_sets(plan: Plan, d: int, seed: int) -> list[LayerDataset]:
-    """One for each seed."""
+def data_sets(sizes: Sizes, d: int, seed: int) -> list[LayerDataset]:
+    """The data sets of one dimension, one for each seed."""
     return [
-        random_linear_attention(plan.sequences, plan.length, d, seed=np.random.SeedSequence(key))
-        for key in ((seed, i, d) for i in range(plan.seeds))
+        random_linear_attention(sizes.sequences, sizes.length, d, seed=np.random.SeedSequence(key))
+        for key in ((seed, i, d) for i in range(sizes.seeds))
     ]
 
 
-def _families(plan: Plan) -> dict[str, Family]:
+def _families(sizes: Sizes) -> dict[str, ModelFamily]:
+    """Families of models that are trained together, by the names of their kept parts."""
     from .models import LinearAttention, ManyHeads, SoftmaxTransformer  # noqa: PLC0415  # PyTorch
 
-    deep = {f"layers{n}": LinearAttention(n) for n in plan.layers}
-    return {"heads": ManyHeads(plan.heads), **deep, "softmax": SoftmaxTransformer()}
+    deep = {f"layers{n}": LinearAttention(n) for n in sizes.layers}
+    return {"heads": ManyHeads(sizes.heads), **deep, "softmax": SoftmaxTransformer()}
 
 
-class _Steps:
-    """Epochs done of those to do, for the caller's progress."""
-
-    def __init__(self, settings: Settings, total: int) -> None:
-        self.settings, self.total, self.done = settings, total, 0
-
-    def __call__(self, steps: int = 1) -> None:
-        self.done += steps
-        self.settings.report(self.done, self.total)
-
-
-def run(plan: Plan, settings: Settings) -> Experiment:
+def run(sizes: Sizes, settings: Settings) -> Experiment:
     """Train, time and solve, with every part kept in the folder of the settings."""
-    families = _families(plan)
+    families = _families(sizes)
     epochs = {
-        name: plan.epochs if name == "heads" else plan.long_epochs for name in families
+        name: sizes.epochs if name == "heads" else sizes.long_epochs for name in families
     }  # name of family -> epochs
-    steps = _Steps(settings, len(plan.dimensions) * len(plan.batches) * sum(epochs.values()))
+    steps = Steps(settings, len(sizes.dimensions) * len(sizes.batches) * sum(epochs.values()))
     trained: dict[tuple[int, str, int], list[Any]] = {}
     for name, family in families.items():
-        for d in plan.dimensions:
-            for batch in plan.batches:
+        for d in sizes.dimensions:
+            for batch in sizes.batches:
                 before = steps.done
                 trained[d, name, batch] = _trained(
-                    plan, settings, d, name, family, batch, epochs[name], steps
+                    sizes, settings, d, name, family, batch, epochs[name], steps
                 )
                 steps(epochs[name] - (steps.done - before))  # those that were kept
     curves = []
     convex = []
-    for d in plan.dimensions:
-        times = _times(plan, settings, d)
+    for d in sizes.dimensions:
+        times = _times(sizes, settings, d)
         convex.append(Convex(**times["convex"]))
         for name, family in families.items():
-            for batch in plan.batches:
+            for batch in sizes.batches:
                 losses = np.array(trained[d, name, batch])  # (S, L, M, epochs)
                 curves += [
                     Curve(
                         d, model, batch, rate, losses[:, r, m], times["epochs"][model][str(batch)]
                     )
                     for m, model in enumerate(family.labels)
-                    for r, rate in enumerate(plan.rates)
+                    for r, rate in enumerate(sizes.rates)
                 ]
-    return Experiment(plan, tuple(curves), tuple(convex))
+    return Experiment(sizes, tuple(curves), tuple(convex))
 
 
 def _trained(
-    plan: Plan,
+    sizes: Sizes,
     settings: Settings,
     d: int,
     name: str,
-    family: Family,
+    family: ModelFamily,
     batch: int,
     epochs: int,
-    steps: _Steps,
+    steps: Steps,
 ) -> list[Any]:
     """Losses (S, L, M, epochs) as lists."""
 
@@ -222,23 +202,23 @@ def _trained(
         from .training import Training, as_tensors, train, use_threads  # noqa: PLC0415  # PyTorch
 
         use_threads()
-        data = data_sets(plan, d, settings.seed)
+        data = data_sets(sizes, d, settings.seed)
         Z, y = as_tensors([one.Z for one in data]), as_tensors([one.y[..., 0] for one in data])
-        seeds = [settings.seed + i for i in range(plan.seeds)]
-        training = Training(family, Z, y, plan.rates, batch, seeds)
+        seeds = [settings.seed + i for i in range(sizes.seeds)]
+        training = Training(family, Z, y, sizes.rates, batch, seeds)
         return {"losses": train(training, epochs, steps).tolist()}
 
     setting = {
         "seed": settings.seed, "d": d, "models": list(family.labels), "batch": batch,
-        "epochs": epochs, "sequences": plan.sequences, "length": plan.length,
-        "rates": list(plan.rates), "seeds": plan.seeds,
+        "epochs": epochs, "sequences": sizes.sequences, "length": sizes.length,
+        "rates": list(sizes.rates), "seeds": sizes.seeds,
     }  # fmt: skip
     size = "quick" if settings.quick else "full"
     losses = kept(settings, f"train-{size}-{name}-d{d}-batch{batch}", setting, make)["losses"]
     return list(losses)
 
 
-def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
+def _times(sizes: Sizes, settings: Settings, d: int) -> dict[str, Any]:
     """Seconds of the convex solution and of an epoch of every model, in the same minute."""
 
     def make() -> dict[str, Any]:
@@ -246,24 +226,24 @@ def _times(plan: Plan, settings: Settings, d: int) -> dict[str, Any]:
         from .training import as_tensors, seconds_per_epoch, use_threads  # noqa: PLC0415  # PyTorch
 
         use_threads()
-        data = data_sets(plan, d, settings.seed)
-        convex = asdict(_solve_all(d, plan, data))
+        data = data_sets(sizes, d, settings.seed)
+        convex = asdict(_solve_all(d, sizes, data))
         Z, y = as_tensors([data[0].Z]), as_tensors([data[0].y[..., 0]])
-        models: list[Family] = [LinearAttention(1, heads) for heads in plan.heads]
-        models += [LinearAttention(layers) for layers in plan.layers]
+        models: list[ModelFamily] = [LinearAttention(1, heads) for heads in sizes.heads]
+        models += [LinearAttention(layers) for layers in sizes.layers]
         epochs = {
             model.labels[0]: {
-                str(batch): seconds_per_epoch(model, Z, y, batch, plan.repeats, patience=0.7)
-                for batch in plan.batches
+                str(batch): seconds_per_epoch(model, Z, y, batch, sizes.repeats, patience=0.7)
+                for batch in sizes.batches
             }
             for model in [*models, SoftmaxTransformer()]
         }
         return {"convex": convex, "epochs": epochs}
 
     setting = {
-        "seed": settings.seed, "d": d, "sequences": plan.sequences, "length": plan.length,
-        "heads": list(plan.heads), "layers": list(plan.layers), "batches": list(plan.batches),
-        "seeds": plan.seeds, "processor": processor(), "threads": get_num_threads(),
+        "seed": settings.seed, "d": d, "sequences": sizes.sequences, "length": sizes.length,
+        "heads": list(sizes.heads), "layers": list(sizes.layers), "batches": list(sizes.batches),
+        "seeds": sizes.seeds, "processor": processor(), "threads": get_num_threads(),
     }  # fmt: skip
     size = "quick" if settings.quick else "full"
     return kept(settings, f"times-{size}-d{d}", setting, make)
@@ -302,11 +282,11 @@ def _solve(data: LayerDataset, proof_sequences: int, repeats: int) -> dict[str, 
     }  # fmt: skip
 
 
-def _solve_all(d: int, plan: Plan, data: list[LayerDataset]) -> Convex:
-    """Over the seeds."""
+def _solve_all(d: int, sizes: Sizes, data: list[LayerDataset]) -> Convex:
+    """Least squares on the data of every seed, summarised."""
     samples = 4 * Features(d).count
-    proof_sequences = min(plan.sequences, max(8, -(-samples // plan.length)))
-    each = [_solve(one, proof_sequences, plan.repeats if d <= 8 else 1) for one in data]
+    proof_sequences = min(sizes.sequences, max(8, -(-samples // sizes.length)))
+    each = [_solve(one, proof_sequences, sizes.repeats if d <= 8 else 1) for one in data]
 
     def of(combine: Callable[[list[Any]], Any], name: str) -> Any:
         return combine([one[name] for one in each])

@@ -7,23 +7,27 @@ from typing import Any
 from .figure import Settings, machine
 from .random_attention import Experiment
 
+TABLE = "fig1"
+"""Name of the table of every epoch, which both figures write."""
+
 
 def setting_of(experiment: Experiment, settings: Settings) -> str:
     """What was run, and on what."""
     import torch  # noqa: PLC0415  # an optional extra; it has trained by now
 
-    plan = experiment.plan
-    dimensions = ", ".join(map(str, plan.dimensions))
+    sizes = experiment.sizes
+    dimensions = ", ".join(map(str, sizes.dimensions))
     return (
-        f"One random head with V of shape (1, d), d = {dimensions}; {plan.sequences:,} sequences "
-        f"of {plan.length} Gaussian tokens,\na causal target at every token "
-        f"({plan.sequences * plan.length:,} samples), {plan.seeds} data sets "
+        f"One random head with V of shape (1, d), d = {dimensions}; {sizes.sequences:,} sequences "
+        f"of {sizes.length} Gaussian tokens,\na causal target at every token "
+        f"({sizes.sequences * sizes.length:,} samples), {sizes.seeds} data sets "
         f"(seed {settings.seed}).\n"
         "AdamW in float32 without weight decay, learning rates "
-        f"{' and '.join(f'{rate:g}' for rate in plan.rates)}, batches of "
-        f"{' and '.join(map(str, plan.batches))} sequences,\n{plan.epochs} epochs of single "
-        f"layers, {plan.long_epochs} of deeper models and of the Transformer (one block, width "
-        f"16).\n{machine()}, PyTorch {torch.__version__.split('+')[0]}."
+        f"{' and '.join(f'{rate:g}' for rate in sizes.rates)}, batches of "
+        f"{' and '.join(map(str, sizes.batches))} sequences,\n{sizes.epochs} epochs of single "
+        f"layers, {sizes.long_epochs} of deeper models and of the Transformer (one block, width "
+        f"16).\n{machine()}, PyTorch {torch.__version__.split('+')[0]}.\n"
+        f"Every epoch of every model is a row of {TABLE}.csv."
     )
 
 

@@ -12,6 +12,6 @@ FIGURES: tuple[Figure, ...] = (
     fig4.FIGURE,
     softmax.FIGURE,
 )
-"""In the order in which the help lists them."""
+"""Every figure, in the order in which the help lists them."""
 
 BY_NAME: dict[str, Figure] = {figure.name: figure for figure in FIGURES}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..arrays.types import Floats
 from ..system.machine import get_num_threads
-from .models import Family, Parameters
+from .models import ModelFamily, Parameters
 
 
 def use_threads() -> None:
@@ -43,12 +43,12 @@ class Training:
     batch
         Sequences a step; N is a multiple of it.
     seeds
-        Of the parameters and the order of the batches, one for each data set.
+        Seeds of the parameters and of the order of the batches, one for each data set.
     """
 
     def __init__(
         self,
-        family: Family,
+        family: ModelFamily,
         Z: Tensor,
         y: Tensor,
         rates: Sequence[float],
@@ -75,7 +75,7 @@ class Training:
         self.variance = y.flatten(1).var(1, correction=0)  # (S,)
 
     def parameters(self) -> Parameters:
-        """Of every learning rate, (S, L, ..)."""
+        """Parameters of every learning rate, (S, L, ..)."""
         return {
             name: torch.stack([model[name] for model in self.models], 1) for name in self.models[0]
         }
@@ -113,7 +113,7 @@ def train(training: Training, epochs: int, watch: Callable[[], None]) -> Floats:
 
 
 def seconds_per_epoch(
-    family: Family, Z: Tensor, y: Tensor, batch: int, repeats: int, patience: float
+    family: ModelFamily, Z: Tensor, y: Tensor, batch: int, repeats: int, patience: float
 ) -> float:
     """Shortest of a few epochs of one model alone: one seed, one learning rate.
 

@@ -18,7 +18,8 @@ from ..fitting.result import Fit
 from ..linalg.factors import Solver
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.machine import same_bits
-from .program import Program, Run
+from .language.program import Program
+from .language.run import Run
 
 
 def training_pairs(traces: Sequence[Run]) -> tuple[list[Floats], Floats]:

@@ -75,7 +75,7 @@ class LinearAttentionRegressor(SequenceRegressor):
     info_ : FitInfo
         Which solver ran and why, and how exact the answer is.
     moments_ : Moments
-        Of the batches given to :meth:`partial_fit`; not there after :meth:`fit`.
+        Moments of the batches given to :meth:`partial_fit`; not there after :meth:`fit`.
     n_features_in_ : int
         Coordinates of a token, d.
 

@@ -97,7 +97,7 @@ class SequenceRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         Returns
         -------
         array or list
-            In the form of the targets, see Notes.
+            Predictions in the form of the targets, see Notes.
         """
         with calling(Z="X"):
             y = self._predict(self._tokens(X))

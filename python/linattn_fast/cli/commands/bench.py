@@ -76,7 +76,6 @@ def _run(arguments: Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="bench",
     summary="a quick comparison with numpy on this machine",
     description="Time the way from tokens to coefficients, here and in numpy, on planted layers; a "
     "few\nseconds, no files needed.",

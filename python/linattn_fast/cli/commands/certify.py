@@ -16,10 +16,10 @@ from ...system import tables
 from ..arguments import add_data, add_positions, add_weights, add_work, count, require_writable
 from ..bar import terminal_bar
 from ..command import Command, Outcome, UsageError
-from ..files import Data, loaded, opened
+from ..files import Input, loaded, opened
 from ..report.covered import Covered, coverage_of
 from ..report.page import Report, page, require_packages
-from ..report.wording import certificate_data, rank_in_words, verdict_in_words
+from ..report.wording import certificate_fields, rank_in_words, verdict_in_words
 
 _SPECTRUM_UP_TO = 4096
 """Features for which a report has the whole spectrum unasked: a minute or so."""
@@ -40,7 +40,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directions", type=count, default=5, metavar="K", help="least determined ones, shown [5]"
     )
-    parser.add_argument("--names", metavar="A,B,..", help="of the coordinates [x0,x1,..]")
+    parser.add_argument("--names", metavar="A,B,..", help="names of the coordinates [x0,x1,..]")
     parser.add_argument(
         "--spectrum",
         action="store_true",
@@ -50,7 +50,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_work(parser)
 
 
-def _certificate(data: Data, arguments: Namespace) -> Certificate:
+def _certificate(data: Input, arguments: Namespace) -> Certificate:
     limit = arguments.memory_limit
     spectrum = _wants_spectrum(_coordinates(data), arguments)
     if data.moments is not None:
@@ -68,7 +68,7 @@ def _certificate(data: Data, arguments: Namespace) -> Certificate:
         )
 
 
-def _coordinates(data: Data) -> int:
+def _coordinates(data: Input) -> int:
     """Coordinates of a token; 0 for a number, which is no array of tokens and refused later."""
     return data.moments.d if data.moments is not None else int((data.Z.shape or (0,))[-1])
 
@@ -110,9 +110,9 @@ def _run(arguments: Namespace) -> Outcome:
         covered = _covered(certificate, arguments)
     found: dict[str, Any] = {
         "data": arguments.data,
-        **(certificate_data(certificate) or {}),
+        **(certificate_fields(certificate) or {}),
         "directions": directions,
-        "covers": None if covered is None else covered.as_data(),
+        "covers": None if covered is None else covered.as_fields(),
     }
     if certificate.spectrum is not None and arguments.spectrum:
         found["spectrum"] = certificate.spectrum
@@ -147,7 +147,6 @@ def _text(
 
 
 COMMAND = Command(
-    name="certify",
     summary="does the data determine the layer? (--report: as a page)",
     description="Say whether every best-fitting layer computes the same function, which "
     "directions the data\ndetermines least, and which predictions for a second file it determines.",

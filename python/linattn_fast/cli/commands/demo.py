@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 import numpy as np
 
 from ...arrays.types import Floats
 from ...fitting.call import fit
 from ...fitting.certify import certify
+from ...fitting.result import Fit
+from ...heads.heads import Heads
 from ...heads.matching import match_heads
 from ...moments.moments import Moments
 from ...study.head_path import head_path
@@ -20,6 +23,8 @@ from ..command import Command, Outcome
 from ..comparison import compare, planted, relative_error
 
 _D, _HEADS, _SEQUENCES, _LENGTH = 8, 3, 4000, 32
+_NEW_LENGTH = 3 * _LENGTH
+"""Tokens of the new sequences: longer than any that was learned from."""
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -73,11 +78,11 @@ def _run(arguments: Namespace) -> Outcome:
     assert heads is not None  # both were asked for
     assert certificate is not None
     C = truth.coefficients()
-    new = rng.standard_normal((500, 3 * _LENGTH, _D))  # longer than any seen
+    new = rng.standard_normal((500, _NEW_LENGTH, _D))
     noisy = y + 0.2 * y.std() * rng.standard_normal(y.shape)
     path = head_path(Moments(_D, _D, backend=backend).update(Z, noisy), 5)
     timed = compare(data, 5, backend)
-    found = {
+    found: dict[str, Any] = {
         "sequences": _SEQUENCES, "length": _LENGTH, "d": _D, "planted_heads": _HEADS,
         "n_heads": len(heads),
         "coefficients_error": relative_error(layer.coefficients, C),
@@ -97,32 +102,37 @@ def _run(arguments: Namespace) -> Outcome:
         spectrum = certify(Z, spectrum=True, backend=backend).spectrum
         assert spectrum is not None
         _plot(arguments.picture, spectrum, C, layer.coefficients)
+    return Outcome(_text(layer, truth, found), found)
+
+
+def _text(layer: Fit, truth: Heads, found: dict[str, Any]) -> str:
+    heads = layer.heads
+    assert heads is not None  # asked for
+    d_out, p = layer.coefficients.shape
     rows: list[tuple[str, object]] = [
-        ("coefficients", f"{C.shape[0]} x {C.shape[1]}, relative error "
-                         f"{found['coefficients_error']:.1e}"),
+        ("coefficients", f"{d_out} x {p}, relative error {found['coefficients_error']:.1e}"),
         ("heads", f"{len(heads)} found of {_HEADS} planted, the layer as a function "
                   f"{found['function_error']:.1e} away (relative)\n{heads.recovery}\n"
                   f"{match_heads(truth, heads)}"),
         ("with noise", "loss over the convex optimum, with 1, 2, .. heads: "
                        + ", ".join(f"{loss:.2f}" for loss in found["noisy_losses"])),
-        ("new sequences", f"{new.shape[1]} tokens, relative error "
+        ("new sequences", f"{_NEW_LENGTH} tokens, relative error "
                           f"{found['new_sequences_error']:.1e}"),
-        ("certificate", certificate),
+        ("certificate", layer.certificate),
         ("solver", str(layer.info).removeprefix("solver ")),
-        ("time", f"{tables.seconds(timed.ours)} to the coefficients, chunked numpy "
-                 f"{tables.seconds(timed.numpy)} ({timed.ratio:.1f}x), {found['threads']} threads"),
+        ("time", f"{tables.seconds(found['seconds'])} to the coefficients, chunked numpy "
+                 f"{tables.seconds(found['numpy_seconds'])} ({found['ratio']:.1f}x), "
+                 f"{found['threads']} threads"),
     ]  # fmt: skip
-    if arguments.picture is not None:
-        rows.append(("picture", arguments.picture))
-    text = (
+    if found["picture"] is not None:
+        rows.append(("picture", found["picture"]))
+    return (
         f"{_SEQUENCES} sequences of {_LENGTH} tokens in R^{_D}, targets from {_HEADS} planted "
         f"heads\n\n{tables.facts(rows)}"
     )
-    return Outcome(text, found)
 
 
 COMMAND = Command(
-    name="demo",
     summary="learn a planted layer, certify it, recover its heads",
     description="Learn a planted layer, certify it, recover its heads, and time it against numpy; "
     "no files needed.",

@@ -24,8 +24,8 @@ from ..arguments import (
 )
 from ..bar import terminal_bar
 from ..command import Command, Outcome, UsageError
-from ..files import Data, opened
-from ..report.wording import certificate_data, layer_facts
+from ..files import Input, opened
+from ..report.wording import certificate_fields, layer_facts
 
 
 def which_heads(text: str) -> str | int | None:
@@ -60,43 +60,34 @@ def _add_arguments(parser: ArgumentParser) -> None:
         help="minimal (as few as have the coefficients), svd, none, or a number: the best layer "
         "with at most so many [minimal]",
     )
-    parser.add_argument("--solver", choices=SOLVERS, default="auto", help="[auto]")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float64", help="[float64]")
+    parser.add_argument(
+        "--solver", choices=SOLVERS, default="auto", help="what solves the equations [auto]"
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float64", help="of the Gram [float64]"
+    )
     parser.add_argument("--no-certify", action="store_true", help="make no certificate")
     add_work(parser)
 
 
-def _fit(data: Data, arguments: Namespace) -> Fit:
-    certify = not arguments.no_certify
+def _fit(data: Input, arguments: Namespace) -> Fit:
+    solving = {
+        "alpha": arguments.alpha, "heads": arguments.heads, "solver": arguments.solver,
+        "certify": not arguments.no_certify, "memory_limit": arguments.memory_limit,
+    }  # fmt: skip
     if data.moments is not None:
         if arguments.solver not in ("auto", "cholesky", "eigh"):
             raise UsageError(
                 f"linattn-fast: --solver {arguments.solver} needs the data, and {data.path} holds "
                 "moments; take cholesky or eigh"
             )
-        return data.moments.fit(
-            alpha=arguments.alpha,
-            heads=arguments.heads,
-            solver=arguments.solver,
-            certify=certify,
-            memory_limit=arguments.memory_limit,
-        )
+        return data.moments.fit(**solving)
     with terminal_bar(arguments, "fit", then="solving") as progress:
         return fit(
-            data.Z,
-            data.y,
-            offsets=data.offsets,
-            sample_weight=data.weights,
-            positions=arguments.positions,
-            alpha=arguments.alpha,
-            heads=arguments.heads,
-            solver=arguments.solver,
-            backend=arguments.backend,
-            precision=arguments.precision,
-            certify=certify,
-            memory_limit=arguments.memory_limit,
-            progress=progress,
-        )
+            data.Z, data.y, offsets=data.offsets, sample_weight=data.weights,
+            positions=arguments.positions, backend=arguments.backend,
+            precision=arguments.precision, progress=progress, **solving,
+        )  # fmt: skip
 
 
 def _run(arguments: Namespace) -> Outcome:
@@ -104,7 +95,7 @@ def _run(arguments: Namespace) -> Outcome:
     with opened(arguments, targets="needed") as data:
         layer = _fit(data, arguments)
     layer.save(arguments.output)
-    return Outcome(_text(layer, arguments), _data(layer, arguments))
+    return Outcome(_text(layer, arguments), _fields(layer, arguments))
 
 
 def _text(layer: Fit, arguments: Namespace) -> str:
@@ -122,20 +113,19 @@ def _text(layer: Fit, arguments: Namespace) -> str:
     )
 
 
-def _data(layer: Fit, arguments: Namespace) -> dict[str, Any]:
+def _fields(layer: Fit, arguments: Namespace) -> dict[str, Any]:
     return {
         "model": arguments.output,
         "d": layer.d,
         "d_out": layer.d_out,
         "positions": layer.positions,
         "n_heads": None if layer.heads is None else len(layer.heads),
-        "certificate": certificate_data(layer.certificate),
+        "certificate": certificate_fields(layer.certificate),
         "info": asdict(layer.info),
     }
 
 
 COMMAND = Command(
-    name="fit",
     summary="learn a layer from data, to the global optimum",
     description="Learn the linear attention layer that fits the data best, certify it, recover its "
     "heads,\nand save all of it as a model.",

@@ -12,7 +12,7 @@ from ...heads.heads import Heads
 from ...system import tables
 from ..command import Command, Outcome, UsageError
 from ..files import model_in
-from ..report.wording import certificate_data, layer_facts
+from ..report.wording import certificate_fields, layer_facts
 
 
 def which_head(text: str) -> int | None:
@@ -64,7 +64,7 @@ def _run(arguments: Namespace) -> Outcome:
     if arguments.normalized:
         heads = heads.normalized()
     shown = _chosen(arguments.show or [], len(heads))
-    return Outcome(_text(layer, heads, shown), _data(layer, heads, arguments))
+    return Outcome(_text(layer, heads, shown), _fields(layer, heads, arguments))
 
 
 def _text(layer: Fit, heads: Heads, shown: list[int]) -> str:
@@ -86,14 +86,14 @@ def _text(layer: Fit, heads: Heads, shown: list[int]) -> str:
     return "\n\n".join(parts)
 
 
-def _data(layer: Fit, heads: Heads, arguments: Namespace) -> dict[str, object]:
+def _fields(layer: Fit, heads: Heads, arguments: Namespace) -> dict[str, object]:
     recovery = heads.recovery
     return {
         "model": arguments.model,
         "d": layer.d,
         "d_out": layer.d_out,
         "positions": layer.positions,
-        "certificate": certificate_data(layer.certificate),
+        "certificate": certificate_fields(layer.certificate),
         "recovery": None if recovery is None else asdict(recovery),
         "sizes": _sizes(heads),
         "V": heads.V,
@@ -102,7 +102,6 @@ def _data(layer: Fit, heads: Heads, arguments: Namespace) -> dict[str, object]:
 
 
 COMMAND = Command(
-    name="heads",
     summary="list and show the heads of a model",
     description="List the heads of a model, y = sum_h V_h S Q_h z, and print their matrices.",
     example="linattn-fast heads model.npz\nlinattn-fast heads model.npz --normalized --show 0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -86,15 +86,9 @@ def _run(arguments: Namespace) -> Outcome:
     return Outcome(text, found)
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    """None of its own."""
-
-
 COMMAND = Command(
-    name="info",
     summary="versions, instruction set, threads, backends",
     description="What is installed, and what the work would run on.",
     example="linattn-fast info\nLINATTN_ISA=avx2 linattn-fast info --json",
-    add_arguments=_add_arguments,
     run=_run,
 )

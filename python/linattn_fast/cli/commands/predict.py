@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from ...system import tables
 from ..arguments import add_data, add_output, add_positions, add_work, require_writable
 from ..bar import terminal_bar
 from ..command import Command, Outcome, UsageError
-from ..files import Data, model_in, opened
+from ..files import Input, model_in, opened
 
 _FORMATS = (".npy", ".npz", ".csv")
 
@@ -32,7 +34,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_work(parser, memory=False)
 
 
-def _predict(layer: Fit, data: Data, positions: Positions, arguments: Namespace) -> Floats:
+def _predict(layer: Fit, data: Input, positions: Positions, arguments: Namespace) -> Floats:
     """Predictions in the form of the targets, a part of the tokens at a time."""
     shape = tuple(int(size) for size in data.Z.shape)
     require_form(shape, flat=data.offsets is not None, name="Z")
@@ -61,7 +63,7 @@ def _written(y: Floats, d_out: int, index: dict[str, Any], output: str) -> None:
             file.write((_csv(y, d_out, index) + "\n").encode())
 
 
-def _index(data: Data, y: Floats, positions: Positions) -> dict[str, Any]:
+def _index(data: Input, y: Floats, positions: Positions) -> dict[str, Any]:
     """Columns that say which sequence, and which token of it, a row of predictions is for."""
     if positions == "last":
         return {"sequence": np.arange(len(y))}
@@ -78,13 +80,14 @@ def _csv(y: Floats, d_out: int, index: dict[str, Any]) -> str:
     """A header, then a line a query; numbers with all their digits."""
     rows = y.reshape(-1, d_out)
     keys = zip(*(column.tolist() for column in index.values()), strict=True)
-    lines = [",".join([*index, *(f"y{a}" for a in range(rows.shape[1]))])]
-    for key, row in zip(keys, rows.tolist(), strict=True):
-        lines.append(",".join([*map(str, key), *map(repr, row)]))
-    return "\n".join(lines)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*index, *(f"y{a}" for a in range(d_out))])
+    writer.writerows([*key, *row] for key, row in zip(keys, rows.tolist(), strict=True))
+    return file.getvalue().rstrip()
 
 
-def _score(data: Data, y: Floats, d_out: int, positions: Positions) -> dict[str, float]:
+def _score(data: Input, y: Floats, d_out: int, positions: Positions) -> dict[str, float]:
     """Mean squares of errors and targets."""
     flat = None if data.offsets is None else np.asarray(data.offsets, np.int64)
     form = Tokens(np.broadcast_to(0.0, tuple(data.Z.shape)), flat)  # only its shape is looked at
@@ -97,7 +100,7 @@ def _score(data: Data, y: Floats, d_out: int, positions: Positions) -> dict[str,
 
 
 def _compared(
-    data: Data, y: Floats, d_out: int, positions: Positions, arguments: Namespace
+    data: Input, y: Floats, d_out: int, positions: Positions, arguments: Namespace
 ) -> tuple[dict[str, float] | None, str]:
     """The score and what to say of it; targets that only happen to be there need not fit."""
     if data.y is None:
@@ -139,7 +142,6 @@ def _run(arguments: Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="predict",
     summary="apply a model to tokens",
     description="Apply a model to new tokens. Where the file has targets, the error is reported.",
     example="linattn-fast predict model.npz new.npz -o y.npy\n"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...arrays.types import Array, Floats
 from ...certificate.certificate import Certificate
-from ..files import Data, loaded
+from ..files import Input, loaded
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Covered:
 
     path: str
     covered: npt.NDArray[np.bool_]
-    """(queries,)"""
+    """Whether the prediction of each query is determined, (queries,)."""
     leverage: Floats
     """h' Lambda^+ h, (queries,); infinite where nothing is determined."""
     rank: int | None
@@ -68,7 +68,7 @@ class Covered:
             )
         return text
 
-    def as_data(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """The counts and leverages, for JSON."""
         return {
             "data": self.path,
@@ -81,7 +81,7 @@ class Covered:
         }
 
 
-def coverage_of(certificate: Certificate, other: Data) -> Covered:
+def coverage_of(certificate: Certificate, other: Input) -> Covered:
     """Ask a certificate about every query of a file."""
     Z = np.asarray(loaded(other.Z))
     answers = certificate.covers(Z, offsets=other.offsets)

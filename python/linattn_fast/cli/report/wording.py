@@ -43,7 +43,7 @@ def verdict_in_words(certificate: Certificate) -> str:
     )
 
 
-def certificate_data(certificate: Certificate | None) -> dict[str, Any] | None:
+def certificate_fields(certificate: Certificate | None) -> dict[str, Any] | None:
     """What a certificate says about the layer as a whole, for JSON."""
     if certificate is None:
         return None

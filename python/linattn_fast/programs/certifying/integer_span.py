@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from ..arrays.types import Array, Floats
-from ..linalg.host_algebra import product
+from ...arrays.types import Array, Floats
+from ...linalg.host_algebra import product
 
 _EXACT = 2.0**52
 """Whole numbers up to this are exact in float64, and so are sums of them."""
@@ -44,7 +44,7 @@ def eliminated(rows: Floats, columns: Array) -> tuple[Floats, Array]:
     Returns
     -------
     rows
-        With the same span; the first ones have a pivot each.
+        Rows with the same span; the first ones have a pivot each.
     pivots
         Columns in which these rows, and no others, are not zero.
     """
@@ -95,10 +95,6 @@ class IntegerSpan:
             raise OverflowError("numbers too large for exact arithmetic")
         factors = vectors[:, self._pivots] * (common / own)
         return _primitive(common * vectors - _product(factors, self.rows))
-
-    def contains(self, vectors: Floats) -> bool:
-        """Whether all vectors (m, n) lie in the span."""
-        return len(self.outside(vectors)) == 0
 
     def add(self, vectors: Floats) -> bool:
         """Take vectors (m, n) into the span; whether it has grown."""

@@ -9,72 +9,28 @@ set of queries that write alike:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
-from ..arrays.floats import as_array
-from ..arrays.types import Floats
-from ..datasets import Seed
-from ..fitting.result import Fit
-from ..heads.heads import Heads
-from ..system.arguments import as_size
-from ..system.machine import require_memory, same_bits
+from ...arrays.floats import as_array
+from ...arrays.types import Floats
+from ...fitting.result import Fit
+from ...heads.heads import Heads
+from ...system.arguments import as_size
+from ...system.machine import require_memory, same_bits
+from ...system.seeds import Seed
+from ..running.appending import run_many, run_one
+from ..running.layer import Indices, Layer
 from .family import Family
-from .layer import Indices, Layer
 from .lookup import Lookup, Table
 from .record import Record, Token, Value
-from .running import run_many, run_one
+from .run import Run
 
 Decoded: TypeAlias = "dict[str, Value | dict[Value, float]]"
 Context: TypeAlias = "Sequence[Token] | Floats"
-"""Tokens as dictionaries, or encoded (n, d)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A context and the tokens that a layer appended to it. Made by :meth:`Program.run`."""
-
-    tokens: Floats = field(repr=False)
-    """(n + appended, d), encoded."""
-    n_context: int
-    """Tokens of the context, n."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.tokens, np.ndarray) or self.tokens.ndim != 2:
-            what = getattr(self.tokens, "shape", type(self.tokens).__name__)
-            raise ValueError(f"tokens: an array (n, d) is needed, got {what}")
-        if not 1 <= as_size(self.n_context, "n_context") <= len(self.tokens):
-            raise ValueError(
-                f"n_context: 1 to {len(self.tokens)} is needed, the number of tokens, "
-                f"got {self.n_context}"
-            )
-
-    def __len__(self) -> int:
-        """Return the number of tokens appended."""
-        return len(self.tokens) - self.n_context
-
-    @property
-    def context(self) -> Floats:
-        """What was given, (n, d)."""
-        return self.tokens[: self.n_context]
-
-    @property
-    def appended(self) -> Floats:
-        """What the layer added, (appended, d)."""
-        return self.tokens[self.n_context :]
-
-    def pairs(self) -> list[tuple[Floats, Floats]]:
-        """Training pairs.
-
-        Returns
-        -------
-        list
-            For each appended token the prefix (n, d) before it, a view, and the token (d,).
-        """
-        return [(self.tokens[:t], self.tokens[t]) for t in range(self.n_context, len(self.tokens))]
+"""Tokens as dictionaries, or encoded as an array (n, d)."""
 
 
 class Program:
@@ -139,7 +95,7 @@ class Program:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return self.record.d
 
     @property
@@ -236,7 +192,7 @@ class Program:
     # -------------------------------------------------------------------------------------- running
 
     def encode(self, context: Context) -> Floats:
-        """Tokens as an array.
+        """Encode tokens as an array.
 
         Parameters
         ----------
@@ -246,7 +202,7 @@ class Program:
         Returns
         -------
         array (n, d)
-            Of float64.
+            The tokens in float64.
 
         Raises
         ------
@@ -283,7 +239,7 @@ class Program:
         return Z
 
     def decode(self, tokens: object) -> list[Decoded]:
-        """Rows of an array as tokens.
+        """Decode the rows of an array as tokens.
 
         Parameters
         ----------
@@ -371,7 +327,7 @@ class Program:
         steps
             Steps of each, at most.
         seed
-            Of the contexts, which are drawn uniformly.
+            Seed of the contexts, which are drawn uniformly.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """Which s a fit is determined at, for each token that may ask.
 
 The prediction at features h = s (x) z is determined when D h lies in the range U of the training
-features (:mod:`linattn_fast.certificate.coverage`). For a given z that is linear in s: with E_z the matrix that
-maps s to D (s (x) z),
+features (:mod:`linattn_fast.certificate.coverage`). For a given z that is linear in s: with E_z the
+matrix that maps s to D (s (x) z),
 
     residual(s) = || (I - U U') E_z s || / || E_z s || = || N' E_z s || / || E_z s ||
 
@@ -22,16 +22,16 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_matrix
 
-from ..arrays.types import Floats
-from ..certificate.block_coverage import BlockCoverage
-from ..fitting.result import Fit
-from ..linalg.cholesky import CholeskyFactor
-from ..linalg.host_algebra import complement_of, product, triangle_of
-from ..linalg.spectral import SpectralFactor
-from .layer import Indices
+from ...arrays.types import Floats
+from ...certificate.block_coverage import BlockCoverage
+from ...fitting.result import Fit
+from ...linalg.cholesky import CholeskyFactor
+from ...linalg.host_algebra import complement_of, product, triangle_of
+from ...linalg.spectral import SpectralFactor
+from ..running.layer import Indices
 
 _CACHE_BYTES = 256 << 20
-"""Matrices N' E_z kept; past it, they are worked out again."""
+"""Bytes of matrices N' E_z that are kept; past it, they are worked out again."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Asked:
     """What decides about the s of sequences that end with one token."""
 
     outside: Floats
-    """N' E_z, (m, n_pairs)."""
+    """The matrix N' E_z, (m, n_pairs)."""
     scale: Floats
     """Length of each column of E_z, (n_pairs,); the columns are orthogonal."""
     known: bool
@@ -47,7 +47,7 @@ class Asked:
 
     @cached_property
     def _triangle(self) -> Floats:
-        """R_z, (at most n_pairs, n_pairs): || R_z s || = || N' E_z s ||."""
+        """The triangle R_z, (at most n_pairs, n_pairs): || R_z s || = || N' E_z s ||."""
         return self.outside if len(self.outside) <= len(self.scale) else triangle_of(self.outside)
 
     def residuals(self, s: Floats) -> Floats:
@@ -79,10 +79,10 @@ class _Block:
     scale: Floats
     """Diagonal of D, (p_b,)."""
     null: Floats
-    """N, (p_b, p_b - r): orthonormal, and orthogonal to the range."""
+    """The basis N, (p_b, p_b - r): orthonormal, and orthogonal to the range."""
 
     def outside(self, z: Floats, n_pairs: int) -> Floats:
-        """N' E_z, (p_b - r, n_pairs); none where z, of the queries, has no part in the block."""
+        """The block's rows of N' E_z, (p_b - r, n_pairs); none where z asks for none of it."""
         u, l = np.divmod(self.columns, len(z))
         weights = self.scale * z[l]
         rows = np.flatnonzero(weights)
@@ -93,7 +93,7 @@ class _Block:
 
 
 def _null(factor: CholeskyFactor | SpectralFactor) -> Floats:
-    """N, (p, p - r), of the range of a factorisation."""
+    """The basis N, (p, p - r), of what is not in the range of a factorisation."""
     if isinstance(factor, CholeskyFactor):
         return np.zeros((len(factor.scale), 0))
     return np.ascontiguousarray(complement_of(factor.vectors))
@@ -117,7 +117,7 @@ class Determined:
             parts = [(np.arange(self.features.count), coverage.get())]
         self._blocks = []
         self.rank = 0
-        """Of the training features."""
+        """Rank of the training features."""
         for columns, part in parts:
             factor = part.factor
             self._blocks.append(_Block(columns, factor.scale, _null(factor)))

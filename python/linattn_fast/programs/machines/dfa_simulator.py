@@ -14,149 +14,20 @@ With the position in every history token, nothing is ever found twice.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays.floats import as_array
-from ..datasets import Seed, _generator
-from ..fitting.result import Fit
-from ..heads.heads import Heads
-from ..system.arguments import as_size
-from ..system.machine import same_bits
-from .layer import Layer
-from .lookup import Lookup
-from .program import Run
-from .record import Record, Token
+from ...fitting.result import Fit
+from ...heads.heads import Heads
+from ...system.arguments import as_size
+from ...system.machine import same_bits
+from ..language.lookup import Lookup
+from ..language.record import Record, Token
+from ..language.run import Run
+from ..running.layer import Layer
+from .automaton import Automaton, letters_of
 from .simulator import Simulator
-
-
-def _letters(word: object, n_symbols: int) -> list[int]:
-    """Check a word: numbers of symbols."""
-    letters = as_array(word, "word")
-    if letters.ndim == 1 and letters.size == 0:
-        return []
-    if letters.ndim != 1 or letters.dtype.kind not in "iu":
-        raise ValueError(f"word: a list of whole numbers is needed, got {word!r}")
-    if letters.min() < 0 or letters.max() >= n_symbols:
-        raise ValueError(f"word: letters from 0 to {n_symbols - 1} are needed, got {word!r}")
-    return [int(letter) for letter in letters]
-
-
-class Automaton:
-    """A deterministic finite automaton.
-
-    Parameters
-    ----------
-    table
-        Next state of each state and symbol, (n_states, n_symbols) of whole numbers.
-    accepting
-        Accepting states.
-
-    Notes
-    -----
-    It starts in state 0. ``print`` shows its table.
-
-    Examples
-    --------
-    >>> from linattn_fast import programs
-    >>> parity = programs.Automaton([[0, 1], [1, 0]], accepting=[0])
-    >>> parity.run([1, 0, 1]), parity.accepts([1, 0, 1])
-    ([0, 1, 1, 0], True)
-    """
-
-    def __init__(self, table: object, accepting: Iterable[int] = ()) -> None:
-        array = as_array(table, "table")
-        if array.ndim != 2 or array.size == 0:
-            raise ValueError(
-                f"table: an array (n_states, n_symbols) is needed, got shape {array.shape}"
-            )
-        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= len(array):
-            raise ValueError(f"table: states from 0 to {len(array) - 1} are needed, got {table!r}")
-        self.table = array.astype(np.intp)
-        self.table.setflags(write=False)
-        if not isinstance(accepting, Iterable):
-            raise TypeError(f"accepting: a list of states is needed, got {accepting!r}")
-        self.accepting = frozenset(accepting)
-        for state in self.accepting:
-            if state not in range(len(array)):
-                raise ValueError(
-                    f"accepting: states from 0 to {len(array) - 1} are needed, got {state!r}"
-                )
-
-    @classmethod
-    def random(cls, n_states: int, n_symbols: int, seed: Seed = None) -> Automaton:
-        """Draw a table uniformly.
-
-        Parameters
-        ----------
-        n_states, n_symbols
-            Its shape.
-        seed
-            A number or numpy's generator.
-
-        Returns
-        -------
-        Automaton
-            No state is accepting.
-        """
-        shape = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
-        return cls(_generator(seed).integers(shape[0], size=shape))
-
-    @property
-    def n_states(self) -> int:
-        """Number of states."""
-        return int(self.table.shape[0])
-
-    @property
-    def n_symbols(self) -> int:
-        """Number of symbols."""
-        return int(self.table.shape[1])
-
-    def run(self, word: Sequence[int]) -> list[int]:
-        """Run it in plain Python.
-
-        Parameters
-        ----------
-        word
-            Numbers of symbols.
-
-        Returns
-        -------
-        list of int
-            States before the first letter and after each one.
-        """
-        states = [0]
-        for letter in _letters(word, self.n_symbols):
-            states.append(int(self.table[states[-1], letter]))
-        return states
-
-    def accepts(self, word: Sequence[int]) -> bool:
-        """Whether it ends in an accepting state.
-
-        Parameters
-        ----------
-        word
-            Numbers of symbols.
-
-        Returns
-        -------
-        bool
-            Of its last state.
-        """
-        return self.run(word)[-1] in self.accepting
-
-    def __repr__(self) -> str:
-        return f"Automaton({self.n_states} states, {self.n_symbols} symbols)"
-
-    def __str__(self) -> str:
-        width = len(str(max(self.table.shape))) + 2
-        cells = "".join(f"{symbol:>{width}}" for symbol in range(self.n_symbols))
-        rows = [f"state |{cells}", "------+" + "-" * len(cells)]
-        for state, row in enumerate(self.table):
-            mark = "*" if state in self.accepting else " "
-            rows.append(f"{state:>4}{mark} |" + "".join(f"{each:>{width}}" for each in row))
-        return "\n".join(rows)
 
 
 class DfaSimulator(Simulator):
@@ -235,7 +106,7 @@ class DfaSimulator(Simulator):
         Parameters
         ----------
         automaton
-            With the simulator's numbers of states and symbols.
+            One with the simulator's numbers of states and symbols.
         word
             Numbers of symbols, ``length`` of them.
 
@@ -251,7 +122,7 @@ class DfaSimulator(Simulator):
                 f"automaton: {self.n_states} states and {self.n_symbols} symbols are needed, "
                 f"got {automaton!r}"
             )
-        letters = _letters(word, self.n_symbols)
+        letters = letters_of(word, self.n_symbols)
         if len(letters) != self.length:
             raise ValueError(f"word: {self.length} letters are needed, got {len(letters)}")
         table = [
@@ -285,7 +156,7 @@ class DfaSimulator(Simulator):
         Raises
         ------
         ValueError
-            The layer wrote something else than states.
+            As for :meth:`states`.
         """
         return self.states(self.run(heads, self.context(automaton, word), self.length))
 
@@ -296,7 +167,7 @@ class DfaSimulator(Simulator):
         Parameters
         ----------
         run
-            A run of this program, by any layer.
+            The history of an automaton, by any layer.
 
         Returns
         -------

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..datasets import Seed, _generator
-from ..system.arguments import as_size
-from ..system.packages import matplotlib_figure
+from ...system.arguments import as_size
+from ...system.packages import matplotlib_figure
+from ...system.seeds import Seed, as_generator
 
 _MOVES = {"L": 0, "R": 1}
 
 
 class Configuration(NamedTuple):
-    """Where a machine is: all numbers."""
+    """State, head and tape of a machine at one time, all as numbers."""
 
     state: int
     """Number of its state."""
@@ -148,7 +148,7 @@ class TuringMachine:
             No state halts.
         """
         Q, A = as_size(n_states, "n_states"), as_size(n_symbols, "n_symbols")
-        rng = _generator(seed)
+        rng = as_generator(seed)
         table = {
             (q, a): (int(rng.integers(Q)), int(rng.integers(A)), "LR"[int(rng.integers(2))])
             for q in range(Q)
@@ -269,7 +269,7 @@ class Computation:
     """
 
     machine: TuringMachine
-    """The machine."""
+    """The machine that did it."""
     configurations: tuple[Configuration, ...]
     """Before the first step and after each one."""
 
@@ -291,7 +291,7 @@ class Computation:
 
     @property
     def state(self) -> Any:
-        """The last state."""
+        """Name of the last state."""
         return self.machine.states[self.configurations[-1].state]
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .machine import TuringMachine
+from .turing_machine import TuringMachine
 
 
 def binary_increment() -> TuringMachine:
@@ -11,7 +11,7 @@ def binary_increment() -> TuringMachine:
     Returns
     -------
     TuringMachine
-        With 3 states, "done" included, and symbols "_", "0" and "1".
+        One with 3 states, "done" included, and symbols "_", "0" and "1".
 
     Examples
     --------
@@ -42,7 +42,7 @@ def palindrome() -> TuringMachine:
     Returns
     -------
     TuringMachine
-        With symbols "_", "0" and "1".
+        One with symbols "_", "0" and "1".
 
     Examples
     --------
@@ -86,7 +86,7 @@ def busy_beaver(n_states: int) -> TuringMachine:
     Returns
     -------
     TuringMachine
-        With symbols "0", the blank, and "1".
+        One with symbols "0", the blank, and "1".
 
     Examples
     --------

@@ -5,7 +5,7 @@ attributes, each with one of its values, and is the sum of their unit vectors:
 
     z = sum over attributes of e[attribute, value]
 
-or, of signed attributes, the sum of weight * e[attribute, value].
+or, for signed attributes, the sum of weight * e[attribute, value].
 
 An attribute with a shape (m, n) has one coordinate for each pair of values: a joint one-hot.
 """
@@ -21,12 +21,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..arrays.floats import as_array
-from ..arrays.types import Floats
-from ..system.arguments import as_size
+from ...arrays.floats import as_array
+from ...arrays.types import Floats
+from ...system.arguments import as_size
 
 Value: TypeAlias = "int | tuple[int, ...]"
-"""Of an attribute: a number, or a tuple for a joint one."""
+"""What an attribute can be: a number, or a tuple for a joint one."""
 Token: TypeAlias = "Mapping[str, Value | Mapping[Value, float]]"
 """Attribute to value; of a signed attribute also value to weight."""
 
@@ -110,7 +110,7 @@ def signed(*shape: int) -> Attribute:
     Returns
     -------
     Attribute
-        With ``signed=True``.
+        One with ``signed=True``.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class Record:
         Parameters
         ----------
         name
-            Of the attribute.
+            The attribute.
         value
             One of its values.
 
@@ -221,7 +221,7 @@ class Record:
         return entries
 
     def vector(self, token: Token) -> Floats:
-        """Token as a vector.
+        """Encode a token as a vector.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Record:
         return z
 
     def token(self, vector: object) -> dict[str, Value | dict[Value, float]]:
-        """Vector as a token.
+        """Decode a vector as a token.
 
         Parameters
         ----------

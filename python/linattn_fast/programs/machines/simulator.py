@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays.types import Floats
-from .lookup import Lookup
-from .program import Program, Run
-from .record import Record, Token
+from ...arrays.types import Floats
+from ..language.lookup import Lookup
+from ..language.program import Program
+from ..language.record import Record, Token
+from ..language.run import Run
 
 
 class Simulator(Program):

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..arrays.types import Array, Floats
-from ..datasets import Seed, _generator
-from ..system.arguments import as_size
+from ...arrays.types import Array, Floats
+from ...system.arguments import as_size
+from ...system.seeds import Seed, as_generator
 from .record import Record, Token
 
 
@@ -93,7 +93,7 @@ class Family:
         array (number, n, d)
             Encoded.
         """
-        number, rng = as_size(number, "number"), _generator(seed)
+        number, rng = as_size(number, "number"), as_generator(seed)
         choices = [rng.integers(len(slot), size=number) for slot in self.slots]
         return self._contexts(np.stack(choices, axis=1))
 

@@ -22,25 +22,33 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from ..arrays.types import Floats
-from ..features.features import Features
-from ..fitting.result import Fit
-from ..heads.heads import Heads
-from ..linalg.host_algebra import product
-from ..system.machine import same_bits
+from ...arrays.types import Floats
+from ...features.features import Features
+from ...fitting.result import Fit
+from ...heads.heads import Heads
+from ...linalg.host_algebra import product
+from ...system.machine import same_bits
 
 if TYPE_CHECKING:
-    from .program import Program
+    from ..language.program import Program
 
 Indices: TypeAlias = npt.NDArray[np.intp]
 Map: TypeAlias = Callable[[Floats], Floats]
 Maps: TypeAlias = tuple[Map, Map, int]
-"""y of one s, y of many, and their bytes."""
+"""The map to y of one s, that of many, and the bytes that both take."""
 
 _CACHE_BYTES = 256 << 20
-"""Actions kept; past it, they are worked out again."""
+"""Bytes of actions that are kept; past it, they are worked out again."""
 _SPARSE_ENTRIES = 4_000_000
 """Heads with more products of entries than this are multiplied as they are."""
+
+
+def numbers_of(pairs: Indices, d: int) -> Indices:
+    """Number of the pair {j, k} among some (n_pairs, 2), as a table (d, d); -1 for the others."""
+    table = np.full((d, d), -1, dtype=np.intp)
+    j, k = pairs.T
+    table[j, k] = table[k, j] = np.arange(len(pairs))
+    return table
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Action:
     where: Indices
     """Numbers of its pairs among those of the layer."""
     products: Floats
-    """z[j] z[k] of these."""
+    """Their products z[j] z[k]."""
     one: Map
     """y (d_out,) of s (n_pairs,)."""
     many: Map
@@ -86,12 +94,9 @@ class Layer:
         self._bytes = 0
 
     @cached_property
-    def _numbers(self) -> Indices:
+    def pair_numbers(self) -> Indices:
         """Number of the pair {j, k}, (d, d); -1 where the layer has no such pair."""
-        table = np.full((self.d, self.d), -1, dtype=np.intp)
-        j, k = self.pairs.T
-        table[j, k] = table[k, j] = np.arange(len(self.pairs))
-        return table
+        return numbers_of(self.pairs, self.d)
 
     @same_bits
     def action(self, z: Floats) -> Action:
@@ -102,7 +107,7 @@ class Layer:
             return known
         j, k = np.triu_indices(len(present := np.flatnonzero(z)))
         j, k = present[j], present[k]
-        where = self._numbers[j, k]
+        where = self.pair_numbers[j, k]
         kept = where >= 0
         one, many, size = self._maps(z)
         action = Action(where[kept], (z[j] * z[k])[kept], one, many)
@@ -135,7 +140,7 @@ class Layer:
         d
             Coordinates of a token, which it must map to tokens.
         name
-            Of the argument that gave the layer, for errors.
+            What errors call the argument that gave the layer.
 
         Returns
         -------

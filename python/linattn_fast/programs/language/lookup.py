@@ -103,7 +103,7 @@ def copy(
     Returns
     -------
     Lookup
-        The instruction.
+        From position to position.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def if_then(
     Parameters
     ----------
     attribute
-        Of the last token.
+        The attribute of the last token that decides.
     then
         Function of its value: what to write, as ``write`` of :class:`Lookup`; None is nothing.
     into

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Floats
+from ...arrays.types import Floats
 from .layer import Layer
 
 _LARGEST = 2.0**40

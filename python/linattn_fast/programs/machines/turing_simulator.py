@@ -24,17 +24,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..fitting.result import Fit
-from ..heads.heads import Heads
-from ..system.arguments import as_size
-from ..system.machine import same_bits
-from .layer import Layer
-from .lookup import Lookup
-from .machine import Computation, Configuration, TuringMachine
-from .program import Run
-from .record import Record, Token, Value, signed
+from ...arrays.types import Floats
+from ...fitting.result import Fit
+from ...heads.heads import Heads
+from ...system.arguments import as_size
+from ...system.machine import same_bits
+from ..language.lookup import Lookup
+from ..language.record import Record, Token, Value, signed
+from ..language.run import Run
+from ..running.layer import Layer
 from .simulator import Simulator
+from .turing_machine import Computation, Configuration, TuringMachine
 
 
 class TuringSimulator(Simulator):
@@ -123,7 +123,7 @@ class TuringSimulator(Simulator):
         Parameters
         ----------
         machine
-            With at most the simulator's states and symbols.
+            One with at most the simulator's states and symbols.
         word
             Symbols of the machine, a string if they are letters; blanks everywhere else.
         at
@@ -132,7 +132,8 @@ class TuringSimulator(Simulator):
         Returns
         -------
         list
-            Tokens: the table, the tape, and the head.
+            Tokens: the table, with entries for states that the machine does not have, the tape,
+            and the head.
         """
         if not isinstance(machine, TuringMachine):
             raise TypeError(f"machine: a TuringMachine is needed, got {type(machine).__name__}")
@@ -180,7 +181,7 @@ class TuringSimulator(Simulator):
         Raises
         ------
         ValueError
-            The layer wrote something else than steps of a Turing machine.
+            As for :meth:`configurations`.
         """
         context = self.context(machine, word, at=at)
         halting = [
@@ -204,7 +205,7 @@ class TuringSimulator(Simulator):
         Parameters
         ----------
         run
-            A run of this program, by any layer.
+            Steps of a machine, by any layer.
 
         Returns
         -------
@@ -214,7 +215,7 @@ class TuringSimulator(Simulator):
         Raises
         ------
         ValueError
-            The layer wrote something else than steps of a Turing machine.
+            A token is no step: it has no head, or a cell would have no symbol or several.
         """
         tokens = self._after_steps(run)
         offset = self.record.starts["cell"], self.record.starts["symbol"]
