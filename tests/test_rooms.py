@@ -104,7 +104,7 @@ def test_rooms_are_small_enough_to_see():
     rooms = modules_of_rooms()
     assert rooms["data"] > 1, "no rooms were found"
     rooms.pop(".")
-    limits = {room: MOST_IN_A_ROOM for room in rooms}
+    limits = dict.fromkeys(rooms, MOST_IN_A_ROOM)
     assert {room: n for room, n in rooms.items() if n > limits[room]} == {}
 
 

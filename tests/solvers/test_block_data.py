@@ -17,8 +17,8 @@ from linattn_fast.backend import chosen_layer
 from linattn_fast.data import prefixes
 from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.moments import query_groups
 from linattn_fast.solvers.blocks import choice as block_choice
+from linattn_fast.solvers.blocks import groups as query_groups
 from linattn_fast.solvers.blocks import partition as query_blocks
 
 fit_in_blocks = partial(la.fit, heads=None, solver="blocks")

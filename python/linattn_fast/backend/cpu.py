@@ -15,7 +15,7 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import Accumulation, summand_sizes
-from ..features.features import head_coefficients
+from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress

@@ -16,9 +16,8 @@ from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import extreme_eigenvalues
 from ..linalg.factors import Choice, Factorisation
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import summand_sizes
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from ..problem.interface import Problem
 from ..solvers.costs import estimate_memory
 from ..solvers.orthogonal import solve_on_data
@@ -63,7 +62,7 @@ def judge(
     )
 
 
-def exact_rank_of_moments(moments: Moments) -> ExactRank:
+def exact_rank_of_moments(moments: MomentSums) -> ExactRank:
     """What moments alone prove about the exact rank: features that are zero in every sample.
 
     The sum of w S_jj S_kk z_l^2 is zero, with nothing lost below the smallest number, only if the
@@ -72,7 +71,7 @@ def exact_rank_of_moments(moments: Moments) -> ExactRank:
     """
     p = moments.dimension
     if not moments.accumulation.underflow:
-        zeros = int((summand_sizes(moments) == 0).sum())
+        zeros = int((moments.summand_sizes() == 0).sum())
         if zeros:
             return ExactRank(0, p - zeros, unseen_features(zeros, p, exactly=False))
     lost = int((moments.gram_diagonal() == 0).sum())
@@ -114,7 +113,7 @@ def counted_on_data(samples: Samples) -> Certificate:
 
 
 def certificate_from(
-    moments: Moments,
+    moments: MomentSums,
     factor: Factorisation | None = None,
     *,
     samples: Samples | None = None,
@@ -144,7 +143,7 @@ def certificate_from(
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments, samples)
+        source = Source(moments.features, moments.fixed(), samples)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
@@ -172,12 +171,12 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments, samples, spectral),
+        source=Source(moments.features, moments.fixed(), samples, spectral),
     )
 
 
 def certifying_factor(
-    moments: Moments, read: Callable[[], Reading], memory_limit: int | None = None
+    moments: MomentSums, read: Callable[[], Reading], memory_limit: int | None = None
 ) -> Factorisation | None:
     """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:

@@ -21,8 +21,8 @@ from ..backend.choice import get_backend
 from ..backend.interface import Precision, as_precision
 from ..features.features import Features, as_features
 from ..fitting.call import fit_problem
+from ..fitting.plan import Settings
 from ..fitting.result import Fit
-from ..fitting.settings import Settings
 from ..moments.moments import Moments
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.machine import num_threads, same_bits

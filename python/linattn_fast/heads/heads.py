@@ -23,7 +23,7 @@ from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions, as_positions
 from ..backend.choice import get_backend
 from ..data.tokens import as_tokens
-from ..features.features import head_coefficients
+from ..features.cubic import head_coefficients
 from ..linalg.factors import EPS
 from ..system.machine import same_bits
 from .generation import generated

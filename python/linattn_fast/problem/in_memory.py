@@ -14,12 +14,11 @@ from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient
-from ..data.doubtful import warn_of_layout, warn_of_padding
 from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
 from ..features.features import Features
-from ..features.samples import Samples
-from ..moments.moments import Moments
+from ..features.samples import Samples, warn_of_layout, warn_of_padding
+from ..moments.sums import MomentSums
 from ..system.progress import Bar
 from .interface import Passes, Report
 
@@ -88,10 +87,10 @@ class InMemory:
             return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
         return None
 
-    def moments(self, progress: Report = False) -> Moments:
+    def moments(self, progress: Report = False) -> MomentSums:
         """See :meth:`Problem.moments`."""
         with Bar(self.n_samples, "moments", progress) as report:
-            return Moments.of(self.samples, self.engine, self.precision, report)
+            return MomentSums.over(self.samples, self.engine, self.precision, report)
 
     @contextmanager
     def read(self) -> Iterator[Iterator[Samples]]:

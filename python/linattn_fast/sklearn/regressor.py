@@ -17,8 +17,8 @@ from ..certificate.certificate import Certificate
 from ..data.tokens import Tokens, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit
+from ..fitting.plan import Settings
 from ..fitting.result import Fit, FitInfo
-from ..fitting.settings import Settings
 from ..heads.heads import Heads
 from ..linalg.factors import Solver
 from ..moments.moments import Moments

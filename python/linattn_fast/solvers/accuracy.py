@@ -29,10 +29,9 @@ from ..exact.exact_rank import modular_rank
 from ..exact.modular_features import ModularData
 from ..linalg.cholesky import rounding_level
 from ..linalg.factors import EPS, Factorisation
-from ..linalg.refine import Solution, norm
-from ..moments.cancellation import summand_sizes
 from ..moments.factors import rounding_steps_of
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
+from .refinement import Solution, norm
 
 _WORTH_SAYING = 1e-6
 """Relative error of coefficients from the Gram alone that ``info.reason`` names."""
@@ -142,7 +141,7 @@ def doubts_of_rank(factor: Factorisation, p: int) -> str:
 
 
 def error_of_factorised(
-    solution: Solution, factor: Factorisation, moments: Moments, alpha: float
+    solution: Solution, factor: Factorisation, moments: MomentSums, alpha: float
 ) -> float | None:
     """Bound on the relative error of C, :mod:`linattn_fast.solvers.accuracy`; None where there is none."""
     p, n = moments.dimension, moments.n_samples
@@ -161,7 +160,7 @@ def error_of_factorised(
         full_rank=factor.rank == p,
         ridge=alpha,
         squares=moments.gram_diagonal() / moments.required_weight(),
-        summands=summand_sizes(moments) / moments.required_weight(),
+        summands=moments.summand_sizes() / moments.required_weight(),
     )
     level = rounding_level(p, rounding_steps_of(moments))
     if factor.name != "qr" and not solution.refinements:
@@ -177,7 +176,7 @@ def error_of_factorised(
 
 
 def doubts_of(
-    error: float | None, factor: Factorisation, moments: Moments, solution: Solution
+    error: float | None, factor: Factorisation, moments: MomentSums, solution: Solution
 ) -> str:
     """What the solution may have lost, in words; empty where there is nothing to say."""
     said = doubts_of_rank(factor, moments.dimension)

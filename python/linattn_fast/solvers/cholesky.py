@@ -3,7 +3,7 @@
     (Lambda + alpha I) C' = mean w h y'
 
 Where the data can be read again, the solution is corrected by residuals recomputed from it
-(:mod:`linattn_fast.solvers.residuals`); from moments alone, what forming the Gram has lost stays
+(:mod:`linattn_fast.solvers.refinement`); from moments alone, what forming the Gram has lost stays
 lost, and the loss has a bound of its own.
 """
 
@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..linalg.factors import Choice, NotSafe
-from ..linalg.refine import Solution
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.loss_error import loss_error
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from .accuracy import confirmed, converged, doubts_of, error_of_factorised
-from .residuals import refine_on_data
+from .refinement import Solution, refine_on_data
 from .solved import Solved, Task
 
 
@@ -59,7 +58,7 @@ def _chosen(task: Task, solver: str) -> Choice:
     return replace(choice, reason=choice.reason.removeprefix("asked for").removeprefix("; "))
 
 
-def _refined(task: Task, moments: Moments, choice: Choice) -> Solution:
+def _refined(task: Task, moments: MomentSums, choice: Choice) -> Solution:
     """C (d_out, p), corrected on the data where that is at hand."""
     with task.stages.timed("solve"):
         C = choice.factorisation.solve(moments.cross() / moments.required_weight()).T
@@ -83,10 +82,9 @@ def solved_by_factor(task: Task, choice: Choice, solution: Solution) -> Solved:
     """The solved problem of a factorisation of Lambda + alpha I, with the error of its solution."""
     moments, factor, problem = task.moments(), choice.factorisation, task.problem
     error = error_of_factorised(solution, factor, moments, task.alpha)
-    if problem.samples is not None and problem.modular is not None:
-        error = confirmed(error, factor.rank, problem.modular)
-    elif factor.rank < moments.dimension:  # which nobody has compared with the exact one
-        error = None
+    if factor.rank < moments.dimension:
+        known = None if problem.samples is None else problem.modular
+        error = None if known is None else confirmed(error, factor.rank, known)
     reasons = choice.reason, doubts_of(error, factor, moments, solution)
     return Solved(
         factor.name,
