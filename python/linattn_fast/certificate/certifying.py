@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.types import Positions
 from ..exact.exact_rank import ExactRank, counting, exact_rank, unseen_features
-from ..exact.modular_features import ModularData, Reading
+from ..exact.modular_features import Reading
 from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
@@ -19,6 +19,7 @@ from ..linalg.spectral import SpectralFactor
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.sums import MomentSums
 from ..problem.interface import Problem
+from ..solvers.cholesky import accumulated
 from ..solvers.costs import estimate_memory
 from ..solvers.orthogonal import solve_on_data
 from ..solvers.solved import Solved, Task
@@ -116,8 +117,7 @@ def certificate_from(
     moments: MomentSums,
     factor: Factorisation | None = None,
     *,
-    samples: Samples | None = None,
-    modular: ModularData | None = None,
+    problem: Problem | None = None,
     spectrum: bool = False,
 ) -> Certificate:
     """Certificate of accumulated moments.
@@ -128,15 +128,15 @@ def certificate_from(
         At least one sample.
     factor
         A factorisation of Lambda, if a fit has made one already.
-    samples
-        What the moments are of, where it is at hand: for questions about single inputs.
-    modular
-        The data modulo primes, where it can be read: asked where the moments prove nothing.
+    problem
+        The data, where it is at hand: for questions about single inputs, and asked modulo primes
+        where the moments prove nothing.
     spectrum
         Compute all eigenvalues, too.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
+    samples = None if problem is None else problem.samples
     noise_samples = weight / moments.accumulation.largest_weight
     values = None
     if spectrum:
@@ -154,6 +154,7 @@ def certificate_from(
     proof = prove(moments.get(), smallest)
 
     def exact() -> ExactRank:
+        modular = None if problem is None else problem.modular
         return exact_rank_of_moments(moments.get()) if modular is None else exact_rank(modular)
 
     verdict, evidence = judge(factor, p, proof, exact)
@@ -222,7 +223,7 @@ def certify_few(task: Task, solved: Solved) -> Certificate:
 
 def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
     """Certificate of the moments of a task, with the data where that can be read."""
-    moments = task.moments()
+    moments = accumulated(task)
     if factor is None and problem.read is not None:
         factor = certifying_factor(moments, problem.read, task.memory_limit)
-    return certificate_from(moments, factor, samples=problem.samples, modular=problem.modular)
+    return certificate_from(moments, factor, problem=problem)

@@ -36,7 +36,8 @@ from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
-from ..features.features import Features, pair_table, samples_of
+from ..features.compact import pair_table
+from ..features.features import Features, samples_of
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import CholeskyFactor, equilibrate

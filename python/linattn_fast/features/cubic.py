@@ -14,7 +14,8 @@ from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.machine import same_bits
-from .features import feature_count, features_of, pair_table, samples_of
+from .compact import pair_table
+from .features import feature_count, features_of, samples_of
 
 
 def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
 from ..arrays.libraries import brought_over
-from ..arrays.types import Floats, Positions, as_positions
+from ..arrays.types import Floats, Positions
 from ..data.prefixes import Prefixes, occurring_pairs
-from ..data.tokens import Tokens, as_tokens
+from ..data.tokens import Tokens, as_positions, as_tokens
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 
@@ -35,14 +35,6 @@ def pair_count(d: int) -> int:
 def feature_count(d: int) -> int:
     """Count the features p of tokens in R^d."""
     return pair_count(d) * d
-
-
-def pair_table(d: int) -> npt.NDArray[np.intp]:
-    """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
-    table = np.zeros((d, d), dtype=np.intp)
-    j, k = np.triu_indices(d)
-    table[j, k] = table[k, j] = np.arange(pair_count(d))
-    return table
 
 
 def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
@@ -142,7 +134,7 @@ class Features:
     """Whether all features take part."""
 
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
-        self.d = as_size(d, "d")
+        self.d = d if type(d) is int and d > 0 else as_size(d, "d")
         # None for all: a list of all pairs may not even fit in memory
         self._chosen_pairs: npt.NDArray[np.intp] | None = None
         self._chosen_queries: npt.NDArray[np.intp] | None = None

@@ -16,10 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arrays.device import device_of, frozen, module_of, on_device, put, to_host
-from ..arrays.types import Positions, as_positions
-from ..backend.interface import Precision, as_precision
+from ..arrays.types import Positions
+from ..backend.choice import as_precision
+from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
 from ..data.sources import as_source
+from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
 from ..heads.recovery import heads_of_fit
@@ -29,6 +31,7 @@ from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem, Report
 from ..problem.streamed import Streamed, streamed
+from ..solvers.cholesky import accumulated
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.solved import Solved, Task
 from ..system.machine import same_bits
@@ -241,7 +244,7 @@ def _assembled(
     place = solution.coefficients
     fixed = isinstance(settings.heads, int)
     if settings.heads is not None:
-        moments = task.moments().get() if fixed else None
+        moments = accumulated(task).get() if fixed else None
         with task.stages.timed("heads"):  # a search on the host, wherever the coefficients are
             solution, heads = heads_of_fit(
                 replace(solution, coefficients=to_host(place)),

@@ -40,7 +40,7 @@ from ..solvers.blocks import solve as blocks
 from ..solvers.blocks.choice import blocks_worth_it
 from ..solvers.conjugate_gradients import solve as conjugate_gradients
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..solvers.costs import bytes_of, predict, predict_orthogonal, what_needs
+from ..solvers.costs import bytes_of, predict, predict_orthogonal, seconds_worth_cutting, what_needs
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
@@ -263,8 +263,9 @@ class _Auto:
 
     def _in_memory(self, problem: InMemory) -> Plan:
         certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
-        if not problem.engine.on_device:
-            cut = blocks_worth_it(problem.samples, self.resources.memory, proof=certify)
+        memory = self.resources.memory
+        if (seconds := seconds_worth_cutting(problem, memory, proof=certify)) is not None:
+            cut = blocks_worth_it(problem.samples, memory, seconds)
             if cut is not None:
                 solve = partial(blocks.solve_partition, problem=problem, cut=cut)
                 return Plan((Step("blocks", attempt=solve),))

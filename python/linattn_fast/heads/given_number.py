@@ -22,7 +22,7 @@ from ..features.features import Features
 from ..moments.factors import normal_matrix
 from ..moments.loss_error import loss_error
 from ..moments.sums import MomentSums
-from ..solvers.refinement import Solution
+from ..solvers.accuracy import Solution
 from .bilinear import (
     Budget,
     Descent,

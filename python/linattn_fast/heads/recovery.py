@@ -20,7 +20,7 @@ from ..arrays.types import Floats
 from ..features.features import Features, feature_count
 from ..linalg.factors import EPS
 from ..moments.sums import MomentSums
-from ..solvers.refinement import Solution
+from ..solvers.accuracy import Solution
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 from .bilinear import Budget, Descent, coefficients_of

@@ -16,11 +16,12 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.device import cupy
-from ..arrays.types import Positions, as_positions
-from ..backend.choice import get_backend
-from ..backend.interface import Precision, as_precision
+from ..arrays.types import Positions
+from ..backend.choice import as_precision, get_backend
+from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
 from ..data.sources import as_source
+from ..data.tokens import as_positions
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
 from ..features.samples import Samples, warn_of_padding
@@ -217,7 +218,7 @@ class Moments(MomentSums):
         with self._lock:
             everything = [part for part in (self._totals, *parts) if part is not None]
             if everything:  # one assignment: an interrupt finds the old state or the new one
-                total = merged(everything)
+                total = merged(everything).shared()
                 here = self._totals is None and self.backend == "cuda"
                 self._totals = total.placed(cupy().asarray) if here else total
         return self

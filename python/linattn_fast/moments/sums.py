@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.device import device_of, module_of, on_device, on_own_device, to_host
+from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, to_host
 from ..arrays.floats import NARROW_UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend, Precision
@@ -52,6 +52,8 @@ def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: 
         some = features.everything and _some_query(samples)
         if some or (largest > 0 and how.underflow):
             raise underflow_error(samples.tokens, samples.weights)
+    for array in (totals.gram, totals.cross, totals.energy):
+        frozen(array)  # merged moments share them
     if keeps_subnormals():
         return totals
     return replace(totals, accumulation=how._replace(underflow=True))

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..arrays.device import to_host
-from ..arrays.types import Array, Floats, Positions, as_positions
+from ..arrays.types import Array, Floats, Positions
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
-from ..data.tokens import Tokens, as_targets, as_tokens
+from ..data.tokens import Tokens, as_positions, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit
 from ..fitting.plan import Settings

@@ -31,9 +31,9 @@ from ..linalg.orthogonal import solve_rows, solve_triangle
 from ..linalg.spectral import SpectralFactor
 from ..moments.sums import sizes
 from ..system.machine import require_memory
-from .accuracy import bound, confirmed, rounding_of_data, squares_underflow
+from .accuracy import Solution, bound, confirmed, norm, refine, rounding_of_data, squares_underflow
+from .cholesky import accumulated
 from .costs import dual_bytes, what_needs
-from .refinement import Solution, norm, refine
 from .solved import Solved, Task
 
 
@@ -134,7 +134,7 @@ class DualSolution:
 
 def solve_if_few(task: Task) -> Solved | NotSafe:
     """Solve a stream whose moments have told that it has fewer samples than features."""
-    moments = task.moments()
+    moments = accumulated(task)
     return solve(task) if moments.n_samples < moments.dimension else NotSafe("")
 
 

@@ -20,8 +20,8 @@ from ..features.samples import Samples
 from ..linalg.factors import EPS, NotSafe
 from ..moments.factors import try_cholesky_of_moments
 from ..problem.in_memory import InMemory
+from .accuracy import Solution, refine_on_data
 from .costs import bytes_of, predict
-from .refinement import Solution, refine_on_data
 from .solved import Solved, Task
 
 _SAMPLES_PER_FEATURE = 4

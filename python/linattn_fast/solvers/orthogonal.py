@@ -20,14 +20,14 @@ from ..linalg.factors import Choice
 from ..linalg.orthogonal import solve_rows
 from ..linalg.spectral import SpectralFactor
 from ..moments.sums import MomentSums
-from .cholesky import solved_by_factor
-from .refinement import refine_on_data
+from .accuracy import refine_on_data
+from .cholesky import accumulated, solved_by_factor
 from .solved import Solved, Task
 
 
 def solve(task: Task) -> Solved:
     """Solve by orthogonal transformations of the features, and correct on the data."""
-    problem, moments = task.problem, task.moments()
+    problem, moments = task.problem, accumulated(task)
     assert problem.read is not None
     assert problem.gradient is not None
     start = time.perf_counter()

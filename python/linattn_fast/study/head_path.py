@@ -13,7 +13,7 @@ from ..fitting.call import fit_moments
 from ..heads.given_number import FewHeads, Optimum, require_every_feature
 from ..heads.heads import Heads
 from ..moments.moments import Moments
-from ..solvers.refinement import Solution
+from ..solvers.accuracy import Solution
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 from ..system.packages import axes_for

@@ -31,8 +31,8 @@ import numpy.typing as npt
 
 from ..arrays.device import to_host
 from ..arrays.floats import gamma
-from ..arrays.types import Floats, Positions, as_positions
-from ..data.tokens import Tokens
+from ..arrays.types import Floats, Positions
+from ..data.tokens import Tokens, as_positions
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
 from ..features.samples import Samples

@@ -37,9 +37,8 @@ from ..moments.loss_error import loss_error
 from ..moments.moments import Moments
 from ..moments.rounding import MomentRounding
 from ..moments.sums import MomentSums
-from ..solvers.accuracy import error_of_factorised
+from ..solvers.accuracy import Solution, error_of_factorised
 from ..solvers.costs import estimate_memory
-from ..solvers.refinement import Solution
 from ..system.machine import require_memory, same_bits
 
 

@@ -21,9 +21,8 @@ from ...problem.in_memory import InMemory
 from ...problem.interface import Report
 from ...system.machine import require_memory
 from ...system.progress import Bar
-from ..accuracy import confirmed, squares_underflow
+from ..accuracy import Solution, confirmed, norm, squares_underflow
 from ..costs import dual_bytes, what_needs
-from ..refinement import Solution, norm
 from ..solved import Solved, Task
 from .choice import blocks_bytes, in_words
 from .least_squares import Factor, factorise_block, solve_block

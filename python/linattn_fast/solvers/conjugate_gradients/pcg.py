@@ -24,7 +24,7 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...linalg.factors import EPS
 from ...system.progress import Watch
-from ..refinement import Solution
+from ..accuracy import Solution
 from .coefficient_error import Point, norms
 from .restarts import Solve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
