@@ -43,10 +43,10 @@ Doubles zeros(const std::vector<py::ssize_t>& shape) {
   return Doubles(shape, start, whole);
 }
 
-OwnedData::OwnedData(const py::object& storage, const std::optional<Offsets>& offsets,
-                     const py::object& target_storage, const std::optional<Offsets>& target_offsets,
-                     const std::optional<Doubles>& weights, const std::string& positions,
-                     const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries, bool with_squares)
+OwnedData::OwnedData(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
+                     const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
+                     const std::string& positions, const std::optional<Offsets>& pairs,
+                     const std::optional<Offsets>& queries, bool with_squares)
     : tokens_("tokens", storage, offsets), weights_(weights) {
   const TokenBatch& tokens = *tokens_;
   const std::int64_t d = tokens.width(), q = pair_count(d);

@@ -15,8 +15,8 @@ Doubles zeros(const std::vector<py::ssize_t>& shape);
 
 class OwnedData {
  public:
-  // target_storage may be None; pairs and queries are given both or none. With squares, the S that are formed are enough
-  // for the sizes of summands.
+  // target_storage may be None; pairs and queries are given both or none. With squares, the S that are formed are
+  // enough for the sizes of summands.
   OwnedData(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
             const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
             const std::string& positions, const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,

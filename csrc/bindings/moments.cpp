@@ -2,8 +2,8 @@
 
 #include <pybind11/stl.h>
 
-#include "../kernels/isa.hpp"
 #include "../core/scan.hpp"
+#include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "data.hpp"
 #include "register.hpp"
@@ -12,10 +12,9 @@ namespace linattn::bindings {
 
 namespace {
 
-py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& offsets,
-                     const py::object& target_storage, const std::optional<Offsets>& target_offsets,
-                     const std::optional<Doubles>& weights, const std::string& positions,
-                     const std::string& precision, const std::optional<Offsets>& pairs,
+py::tuple accumulate(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
+                     const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
+                     const std::string& positions, const std::string& precision, const std::optional<Offsets>& pairs,
                      const std::optional<Offsets>& queries, bool with_gram, int threads, const py::object& progress) {
   const OwnedData owned(storage, offsets, target_storage, target_offsets, weights, positions, pairs, queries,
                         /*with_squares=*/with_gram);
@@ -51,11 +50,12 @@ std::int64_t scan(const py::object& storage, const std::optional<Offsets>& offse
 
 void register_moments(py::module_& module) {
   py::register_exception<NonFinite>(module, "NonFiniteError", PyExc_ValueError);
-  module.def("accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"),
-             py::arg("target_offsets"), py::arg("weights"), py::arg("positions"), py::arg("precision"),
-             py::arg("pairs"), py::arg("queries"), py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
-             "Compact Gram (flat), cross moment (d_out, d, q), target energy (d_out) and, with chosen features, sizes of "
-             "summands (q, d) of a batch; roundings of a summand in float64 and float32; whether a result underflowed.");
+  module.def(
+      "accumulate", &accumulate, py::arg("tokens"), py::arg("offsets"), py::arg("targets"), py::arg("target_offsets"),
+      py::arg("weights"), py::arg("positions"), py::arg("precision"), py::arg("pairs"), py::arg("queries"),
+      py::arg("with_gram"), py::arg("threads"), py::arg("progress"),
+      "Compact Gram (flat), cross moment (d_out, d, q), target energy (d_out) and, with chosen features, sizes of "
+      "summands (q, d) of a batch; roundings of a summand in float64 and float32; whether a result underflowed.");
   module.def("first_non_finite", &scan, py::arg("tokens"), py::arg("offsets"), py::arg("threads"),
              "Index of the first sequence with NaN or infinity, or -1.");
 }

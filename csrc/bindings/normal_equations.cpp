@@ -81,9 +81,9 @@ void register_normal_equations(py::module_& module) {
              "Slabs into which a pass over samples is cut, each with sums of so many entries.");
   py::class_<NormalEquations>(module, "NormalEquations",
                               "The Gram of a batch as an operator; `keep` holds on to the packed samples.")
-      .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&,
-                    const std::optional<Offsets>&, const std::optional<Doubles>&, const std::string&,
-                    const std::optional<Offsets>&, const std::optional<Offsets>&, bool>(),
+      .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&, const std::optional<Offsets>&,
+                    const std::optional<Doubles>&, const std::string&, const std::optional<Offsets>&,
+                    const std::optional<Offsets>&, bool>(),
            py::arg("tokens"), py::arg("offsets"), py::arg("targets"), py::arg("target_offsets"), py::arg("weights"),
            py::arg("positions"), py::arg("pairs"), py::arg("queries"), py::arg("keep"))
       .def("kronecker_factors", &NormalEquations::kronecker_factors, py::arg("threads"),

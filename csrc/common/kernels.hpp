@@ -29,8 +29,8 @@ struct ProductKernels {
 
   using PackRows = void (*)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples,
                             const double* shrink, T* out);
-  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them, which
-  // makes packing faster where `lanes` pairs are one row with a group; null: none.
+  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them,
+  // which makes packing faster where `lanes` pairs are one row with a group; null: none.
   void (*pack_left_products)(const double* left, const double* right, std::int64_t stride, const double* groups,
                              const RowPair* pairs, std::int64_t rows, std::int64_t samples, const double* shrink,
                              T* out);
@@ -39,9 +39,9 @@ struct ProductKernels {
   void (*pack_right_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
                               std::int64_t rows, std::int64_t samples, const double* shrink, T* out);
   PackRows pack_right_rows;
-  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right factor,
-  // no scales where they are null. Where first_columns is given it does not decrease, and row i has only the columns from
-  // first_columns[i] on.
+  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right
+  // factor, no scales where they are null. Where first_columns is given it does not decrease, and row i has only the
+  // columns from first_columns[i] on.
   void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
                    const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
                    double* const* c);
@@ -54,7 +54,7 @@ struct SequenceColumns {
   const Sequence* targets;
   Scalar token_scalar, target_scalar;
   std::int64_t count, d, d_out;
-  std::int64_t known;  // sequences in `tokens`: those past `count` come next and are only asked for
+  std::int64_t known;              // sequences in `tokens`: those past `count` come next and are only asked for
   const RowPair* pairs = nullptr;  // null: all
   std::int64_t pairs_chosen = 0;
 };
@@ -104,8 +104,8 @@ struct Kernels {
   // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
   void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
                    double* out);
-  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing done,
-  // where another way is faster.
+  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing
+  // done, where another way is faster.
   bool (*answer_sequence)(const Sequence& sequence, Scalar scalar, std::int64_t d, const double* map,
                           std::int64_t stride, std::int64_t d_out, double* y);
   // s[(j,k)] += z[j] z[k], for each of `width` samples.
@@ -114,8 +114,8 @@ struct Kernels {
   void (*add_outer)(const double* left, const double* right, std::int64_t heads, std::int64_t rows,
                     std::int64_t columns, std::int64_t width, double* out);
 
-  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp). factor_triangle
-  // returns the number of pivots, up to n, before one that is not positive.
+  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp).
+  // factor_triangle returns the number of pivots, up to n, before one that is not positive.
   std::int64_t (*factor_triangle)(double* columns, std::int64_t n, double* reciprocals);
   // x = L^-1 x for x of triangle_step rows of `width`, as pack_left_rows leaves one panel.
   void (*substitute)(const double* columns, const double* reciprocals, std::int64_t width, double* x);

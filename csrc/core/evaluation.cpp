@@ -6,8 +6,8 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/index.hpp"
-#include "sequence_group.hpp"
 #include "../common/team.hpp"
+#include "sequence_group.hpp"
 
 namespace linattn {
 
@@ -78,8 +78,8 @@ class GroupEvaluator {
   bool answer_each_sequence(const double* map) {
     const SequenceGroup& group = state_.group;
     for (std::int64_t column = 0; column < group.count(); ++column) {
-      if (!kernels_.answer_sequence(group[column], tokens_.scalar(), tokens_.width(), map + column, group.width(), d_out_,
-                                    out_ + starts_[column] * d_out_)) {
+      if (!kernels_.answer_sequence(group[column], tokens_.scalar(), tokens_.width(), map + column, group.width(),
+                                    d_out_, out_ + starts_[column] * d_out_)) {
         return false;
       }
     }
@@ -96,7 +96,8 @@ class GroupEvaluator {
     });
   }
 
-  // body(token t of every sequence, answer) for t = 0, 1, ..; answers are stored several at a time, which lie side by side.
+  // body(token t of every sequence, answer) for t = 0, 1, ..; answers are stored several at a time, which lie side by
+  // side.
   template <typename Tick, typename Body>
   void answer_tokens(const Tick& tick, const Body& body) {
     const std::int64_t width = state_.group.width();

@@ -6,8 +6,9 @@
 //   energy   [a]           = sum w y_a^2                             d_out
 //
 // These are all distinct entries of sum w h h' and sum w y h'. With a selection, u and v are chosen pairs and l and m
-// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions. It may then lack the entries that say how
-// large the summands of the others are, which are formed on their own, in the same order and with the same roundings:
+// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions. It may then lack the entries that
+// say how large the summands of the others are, which are formed on their own, in the same order and with the same
+// roundings:
 //
 //   sizes    [(j,k), l]    = sum w S_jj S_kk z_l^2   (all: S_ll in the place of z_l^2)
 #pragma once

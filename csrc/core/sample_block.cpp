@@ -121,8 +121,7 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
     : kernels_(kernels),
       data_(data),
       precision_(precision),
-      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr,
-             formed_coordinates(data)),
+      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
@@ -144,9 +143,7 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
   }
 }
 
-std::int64_t BlockFiller::blocks() const {
-  return (data_.samples() + block_samples - 1) / block_samples;
-}
+std::int64_t BlockFiller::blocks() const { return (data_.samples() + block_samples - 1) / block_samples; }
 
 std::int64_t BlockFiller::block_size(std::int64_t b) const {
   return std::min(block_samples, data_.samples() - b * block_samples);
@@ -231,8 +228,7 @@ void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64
     start = end;
   }
   for (std::int64_t pair = 0; pair < data_.formed_pairs(); ++pair) {
-    std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples,
-              0.0);
+    std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples, 0.0);
   }
 }
 
@@ -324,8 +320,8 @@ void BlockFiller::pack_narrow(SampleBlock& block) {
     find_exponents(block.z.data(), block.samples, z);
     find_exponents(block.weighted_z.data(), block.samples, weighted);
     for (std::size_t i = 0; i < columns; ++i) {
-      exponents[i] = weighted[static_cast<std::size_t>(query_pairs_[i].x)] +
-                     z[static_cast<std::size_t>(query_pairs_[i].y)];
+      exponents[i] =
+          weighted[static_cast<std::size_t>(query_pairs_[i].x)] + z[static_cast<std::size_t>(query_pairs_[i].y)];
     }
   }
   std::vector<double> shrink(columns);

@@ -23,8 +23,8 @@ enum class Precision { float64, mixed };
 // Features that take part: numbers of pairs and of query coordinates, both ascending.
 struct Selection {
   std::vector<std::int64_t> pairs, queries;
-  // Pairs of S that are formed, ascending: those above, for all positions those of two queries, and for sizes of summands
-  // the squares (j, j) of their coordinates. Empty: S as a whole.
+  // Pairs of S that are formed, ascending: those above, for all positions those of two queries, and for sizes of
+  // summands the squares (j, j) of their coordinates. Empty: S as a whole.
   std::vector<std::int64_t> formed;
 
   // Where few are needed, forms only those: the tiles that form S as a whole are up to three times as fast a pair.
@@ -82,11 +82,12 @@ struct SampleBlock {
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
-  Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;  // rows of a selection
-  Buffer left_groups;        // left rows once more, in groups (last, causal)
-  Buffer query_columns;      // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
-  Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of triples
-  Buffer size_columns;       // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
+  // Rows of a selection.
+  Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;
+  Buffer left_groups;    // left rows once more, in groups (last, causal)
+  Buffer query_columns;  // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
+  Buffer pair_columns;   // packed s, or w s (all): right factor of the cross moment, and of triples
+  Buffer size_columns;   // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
 
   // Mixed precision: the right factor of the Gram in float32, and what keeps both factors within its range.
@@ -111,8 +112,8 @@ class BlockFiller {
   // Everything but S of a sequence that began in an earlier block, and what depends on it.
   void fill(SampleBlock& block, std::int64_t b);
 
-  // carry (formed_pairs()): S of that sequence at the end of the block before; null where there is none. The samples are
-  // whole then, left() included. Throws NonFinite.
+  // carry (formed_pairs()): S of that sequence at the end of the block before; null where there is none. The samples
+  // are whole then, left() included. Throws NonFinite.
   void complete(SampleBlock& block, const double* carry);
 
   // The same, and packs the factors of the Gram and of the cross moment.
@@ -145,8 +146,8 @@ class BlockFiller {
   std::vector<Sequence> token_rows_, target_rows_;
 };
 
-// What block b + 1 must add to the S of its first sequence, from block b (filled, of `size` samples) and what was carried
-// into that: the last column, which is whole only once the carry has been added.
+// What block b + 1 must add to the S of its first sequence, from block b (filled, of `size` samples) and what was
+// carried into that: the last column, which is whole only once the carry has been added.
 void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next);
 
 }  // namespace linattn

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "finite.hpp"
 #include "../common/team.hpp"
+#include "finite.hpp"
 
 namespace linattn {
 

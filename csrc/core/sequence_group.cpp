@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "../common/block_sizes.hpp"
-#include "finite.hpp"
 #include "../common/index.hpp"
+#include "finite.hpp"
 
 namespace linattn {
 
@@ -20,8 +20,8 @@ void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& 
 
 }  // namespace
 
-void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                 double* out, std::int64_t stride) {
+void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d, double* out,
+                 std::int64_t stride) {
   gather(kernels, scalar, rows, static_cast<std::int64_t>(rows.size()), 0, 1, d, out, stride);
 }
 

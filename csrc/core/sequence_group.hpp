@@ -28,8 +28,8 @@ void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t c
 void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t columns);
 
 // out[j][i] = coordinate j of rows[i], each a sequence of length one; `out` has rows of `stride`.
-void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                 double* out, std::int64_t stride);
+void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d, double* out,
+                 std::int64_t stride);
 
 // Some sequences of a batch. Holds scratch memory: one per thread.
 class SequenceGroup {
@@ -51,8 +51,8 @@ class SequenceGroup {
   // z (d rows of `stride`) = the last token of each sequence.
   void last_tokens(double* z, std::int64_t stride);
 
-  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at once;
-  // valid until the next call. Zero past the end of a sequence.
+  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at
+  // once; valid until the next call. Zero past the end of a sequence.
   struct Tokens {
     const double* rows;
     std::int64_t first, last;

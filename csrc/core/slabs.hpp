@@ -1,6 +1,6 @@
-// Sums over blocks of samples with the same bits for every number of threads: the blocks are cut into slabs, whose number
-// depends on the data alone; each slab has sums of its own, and these are added in order. One thread works at a slab, while
-// its block is in cache.
+// Sums over blocks of samples with the same bits for every number of threads: the blocks are cut into slabs, whose
+// number depends on the data alone; each slab has sums of its own, and these are added in order. One thread works at a
+// slab, while its block is in cache.
 #pragma once
 
 #include <algorithm>
@@ -61,8 +61,8 @@ struct SlabTotal {
 };
 
 // totals += the sum over `samples`, in blocks, of what add(worker, block, first, own) adds to `own`, where `first` says
-// that the block is the first of its slab. Each thread has one worker, from make_worker(), which outlives its additions.
-// Returns the number of slabs.
+// that the block is the first of its slab. Each thread has one worker, from make_worker(), which outlives its
+// additions. Returns the number of slabs.
 template <typename MakeWorker, typename Add>
 std::int64_t sum_over_slabs(std::int64_t samples, std::int64_t blocks_in_slab, int threads, const Monitor& monitor,
                             SlabSums& sums, std::initializer_list<SlabTotal> totals, const MakeWorker& make_worker,

@@ -34,8 +34,8 @@ void TokenResiduals::residual_maps(std::int64_t b, std::int64_t first, std::int6
     for (std::int64_t t = 0; t < tokens_.longest();) {
       const SequenceGroup::Tokens z = tokens_.tokens_from(t), y = targets_.tokens_from(t);
       for (const std::int64_t start = t; t < std::min(z.last, y.last); ++t) {
-        add_token(z.rows + (t - start) * data_.d() * width,
-                  y.rows + ((t - start) * data_.d_out() + first) * width, width, outputs);
+        add_token(z.rows + (t - start) * data_.d() * width, y.rows + ((t - start) * data_.d_out() + first) * width,
+                  width, outputs);
       }
     }
     for (std::int64_t row = 0; row < row_count; ++row) {

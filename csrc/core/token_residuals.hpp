@@ -25,7 +25,7 @@ class TokenResiduals {
   const Kernels& kernels_;
   const Data& data_;
   SequenceGroup tokens_, targets_;
-  Buffer maps_, sums_;          // outputs queries x width
+  Buffer maps_, sums_;           // outputs queries x width
   Buffer z_, residual_, error_;  // queries, outputs and outputs x width
 };
 

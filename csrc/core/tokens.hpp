@@ -87,8 +87,7 @@ class TokenBatch {
   }
 
  private:
-  TokenBatch(Scalar scalar, std::int64_t count, std::int64_t width)
-      : scalar_(scalar), count_(count), width_(width) {}
+  TokenBatch(Scalar scalar, std::int64_t count, std::int64_t width) : scalar_(scalar), count_(count), width_(width) {}
 
   const void* advance(const void* data, std::int64_t elements) const {
     const std::int64_t size = scalar_ == Scalar::float32 ? 4 : 8;

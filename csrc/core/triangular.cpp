@@ -150,7 +150,9 @@ class DiagonalTriangle {
     double* const triangle = triangle_at(first);
     std::fill_n(triangle, triangle_step * triangle_step, 0.0);
     for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t k = 0; k <= i; ++k) triangle[k * triangle_step + i] = rows_.data()[i * block_stride + first + k];
+      for (std::int64_t k = 0; k <= i; ++k) {
+        triangle[k * triangle_step + i] = rows_.data()[i * block_stride + first + k];
+      }
     }
     std::fill_n(reciprocals_.data() + first, triangle_step, 0.0);
   }

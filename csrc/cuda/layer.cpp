@@ -63,7 +63,8 @@ void evaluate_coefficients(const Data& data, const double* coefficients, double*
     if (data.sizes.all()) {
       apply_maps(data.tokens, pass.maps, d_out, samples.first, samples.count, out, stream);
     } else {
-      contract(pass.maps, samples.queries, false, nullptr, d_out, d, samples.count, out + samples.first * d_out, stream);
+      contract(pass.maps, samples.queries, false, nullptr, d_out, d, samples.count, out + samples.first * d_out,
+               stream);
     }
   });
 }
@@ -81,7 +82,8 @@ void evaluate_heads(const Data& data, const double* v, const double* q, std::int
   LayerPass pass = heads_pass(data.sizes, heads, given);
   pass.for_each(data, stream, [&](const Samples& samples) {
     if (data.sizes.all()) {
-      // One map a sequence, for all its queries: (V_h S)[a,j], then maps[(a,l)] = sum over h and j of (V_h S)[a,j] Q_h[j,l]
+      // One map a sequence, for all its queries: (V_h S)[a,j], then
+      //   maps[(a,l)] = sum over h and j of (V_h S)[a,j] Q_h[j,l]
       times_second_moment(samples.s, v, true, heads * d_out, d, samples.count, pass.others, stream);
       const MatrixView vs{pass.others, {d_out, heads * d_out * d, d}, {d, d_out * d, 1}};  // ((i,a), (h,j))
       multiply(vs, {q, along(d), along(1)}, samples.count * d_out, d, heads * d, pass.maps, stream);

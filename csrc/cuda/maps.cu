@@ -48,20 +48,20 @@ __global__ void __launch_bounds__(threads_per_block)
 
 void contract(const double* maps, const double* z, bool own, const double* targets, std::int64_t outputs,
               std::int64_t queries, std::int64_t samples, double* f, cudaStream_t stream) {
-  LINATTN_LAUNCH(contract_maps, blocks_for(samples * outputs), threads_per_block, stream, maps, z, own, targets, outputs,
-                 queries, samples, f);
+  LINATTN_LAUNCH(contract_maps, blocks_for(samples * outputs), threads_per_block, stream, maps, z, own, targets,
+                 outputs, queries, samples, f);
 }
 
 void times_second_moment(const double* s, const double* in, bool same, std::int64_t groups, std::int64_t d,
                          std::int64_t samples, double* out, cudaStream_t stream) {
-  LINATTN_LAUNCH(multiply_second_moment, blocks_for(samples * groups * d), threads_per_block, stream, s, in, same, groups,
-                 d, samples, out);
+  LINATTN_LAUNCH(multiply_second_moment, blocks_for(samples * groups * d), threads_per_block, stream, s, in, same,
+                 groups, d, samples, out);
 }
 
 void apply_maps(const Batch& tokens, const double* maps, std::int64_t outputs, std::int64_t first,
                 std::int64_t sequences, double* out, cudaStream_t stream) {
-  LINATTN_LAUNCH(apply_to_rows, dim3(static_cast<unsigned>(sequences)), threads_per_block, stream, tokens, maps, outputs,
-                 first, out);
+  LINATTN_LAUNCH(apply_to_rows, dim3(static_cast<unsigned>(sequences)), threads_per_block, stream, tokens, maps,
+                 outputs, first, out);
 }
 
 }  // namespace linattn::cuda

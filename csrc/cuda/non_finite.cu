@@ -22,7 +22,8 @@ void first_non_finite(const Batch& tokens, std::int64_t* index, cudaStream_t str
   LINATTN_CHECK(cudaMemsetAsync(index, 0xff, sizeof(*index), stream));
   const dim3 blocks = blocks_for(tokens.rows * tokens.width);
   const dim3 grid(blocks.x < most_blocks ? blocks.x : static_cast<unsigned>(most_blocks));
-  LINATTN_LAUNCH(find_non_finite, grid, threads_per_block, stream, tokens, reinterpret_cast<unsigned long long*>(index));
+  LINATTN_LAUNCH(find_non_finite, grid, threads_per_block, stream, tokens,
+                 reinterpret_cast<unsigned long long*>(index));
 }
 
 }  // namespace linattn::cuda

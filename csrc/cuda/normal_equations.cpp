@@ -44,8 +44,8 @@ class KroneckerPass {
     squares_ = workspace.take(source_.chunk() * sizes.queries);
     if (sizes.all()) weights_ = workspace.take(source_.chunk());
     const Samples widest{0, source_.chunk(), nullptr, nullptr, nullptr};
-    slabs_ = workspace.take(std::max({of_pairs(widest).slab_doubles(), of_queries(widest).slab_doubles(),
-                                      diagonal(widest).slab_doubles()}));
+    slabs_ = workspace.take(std::max(
+        {of_pairs(widest).slab_doubles(), of_queries(widest).slab_doubles(), diagonal(widest).slab_doubles()}));
   }
 
   void run(const Data& data, const double* kept, const KroneckerSums& sums, cudaStream_t stream) {
@@ -118,10 +118,7 @@ class KroneckerPass {
 class OperatorPass {
  public:
   OperatorPass(const Sizes& sizes, std::int64_t m, bool residual, bool kept, Workspace& workspace)
-      : sizes_(sizes),
-        m_(m),
-        residual_(residual),
-        source_(sizes, m * (2 * sizes.queries + 2), kept, workspace) {
+      : sizes_(sizes), m_(m), residual_(residual), source_(sizes, m * (2 * sizes.queries + 2), kept, workspace) {
     const std::int64_t chunk = source_.chunk();
     maps_ = workspace.take(chunk * m * sizes.queries);
     if (sizes.all()) sums_ = workspace.take(chunk * m * sizes.queries);

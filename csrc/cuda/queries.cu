@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(threads_per_block)
   z[element] = tokens.values[row * tokens.width + (coordinates != nullptr ? coordinates[l] : l)];
 }
 
-__global__ void __launch_bounds__(threads_per_block)
-    copy_weights(Batch tokens, bool of_rows, const double* weights, std::int64_t first, std::int64_t samples, double* w) {
+__global__ void __launch_bounds__(threads_per_block) copy_weights(Batch tokens, bool of_rows, const double* weights,
+                                                                  std::int64_t first, std::int64_t samples, double* w) {
   const std::int64_t i = element_number();
   if (i >= samples) return;
   w[i] = weights == nullptr ? 1.0 : weights[of_rows ? tokens.sequence_of(first + i) : first + i];
@@ -68,7 +68,8 @@ void widen(const Numbers& numbers, std::int64_t first, std::int64_t count, doubl
   LINATTN_LAUNCH(copy_numbers, blocks_for(count), threads_per_block, stream, numbers, first, count, out);
 }
 
-void query_products(const double* z, std::int64_t queries, std::int64_t samples, double* products, cudaStream_t stream) {
+void query_products(const double* z, std::int64_t queries, std::int64_t samples, double* products,
+                    cudaStream_t stream) {
   LINATTN_LAUNCH(multiply_queries, blocks_for(samples * pair_count(queries)), threads_per_block, stream, z, queries,
                  samples, products);
 }
@@ -81,7 +82,8 @@ void query_squares(const double* z, std::int64_t queries, std::int64_t samples, 
 
 void weigh_by_length(const Batch& tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out,
                      cudaStream_t stream) {
-  LINATTN_LAUNCH(multiply_by_length, blocks_for(sequences), threads_per_block, stream, tokens, w, first, sequences, out);
+  LINATTN_LAUNCH(multiply_by_length, blocks_for(sequences), threads_per_block, stream, tokens, w, first, sequences,
+                 out);
 }
 
 }  // namespace linattn::cuda

@@ -15,9 +15,7 @@ constexpr std::int64_t chunk_doubles = std::int64_t{1} << 22, fewest_samples = 2
 // Without a selection, S of the queries is s.
 bool queries_are_s(const Sizes& sizes) { return sizes.all() && !sizes.selected; }
 
-PairList pair_list(const Data& data) {
-  return {data.chosen_pairs, nullptr, data.sizes.d, data.sizes.pairs};
-}
+PairList pair_list(const Data& data) { return {data.chosen_pairs, nullptr, data.sizes.d, data.sizes.pairs}; }
 
 PairList query_pair_list(const Data& data) {
   return {nullptr, data.chosen_queries, data.sizes.queries, pair_count(data.sizes.queries)};

@@ -61,8 +61,9 @@ class Workspace {
   std::int64_t taken_ = 0;
 };
 
-// Samples in a chunk when each has so many numbers in the workspace: chunks of 32 MiB, which the L2 cache of a large card
-// holds, but 8192 samples at most, so that rounding errors grow with 8192 + N / 8192 at most. Depends on sizes alone.
+// Samples in a chunk when each has so many numbers in the workspace: chunks of 32 MiB, which the L2 cache of a large
+// card holds, but 8192 samples at most, so that rounding errors grow with 8192 + N / 8192 at most. Depends on sizes
+// alone.
 std::int64_t chunk_samples(const Sizes& sizes, std::int64_t numbers_per_sample);
 
 // Samples of a whole batch: s, then what stands for z, then w.

@@ -130,8 +130,8 @@ class QueryProducts {
     }
     kernels_.float64.pack_left_products(block.A.data(), block.x.data(), block_stride, block.x_groups.data(), pairs,
                                         count, block.samples, nullptr, packed);
-    kernels_.float64.multiply(packed, count, block.G_columns.data(), columns, block.samples, nullptr, nullptr,
-                              nullptr, targets);
+    kernels_.float64.multiply(packed, count, block.G_columns.data(), columns, block.samples, nullptr, nullptr, nullptr,
+                              targets);
   }
 
   const Kernels& kernels_;
@@ -161,7 +161,9 @@ void add_query_sums(const Kernels& kernels, const Queries& queries, int threads,
       team.for_each(filled, [&](std::int64_t i) { filler.fill(blocks[static_cast<std::size_t>(i)], first + i); });
       // Each task adds to rows of its own, block after block in their order.
       team.for_each(products.tasks(), [&](std::int64_t task) {
-        for (std::int64_t i = 0; i < filled; ++i) products.add(task, blocks[static_cast<std::size_t>(i)], packed.data());
+        for (std::int64_t i = 0; i < filled; ++i) {
+          products.add(task, blocks[static_cast<std::size_t>(i)], packed.data());
+        }
         if (rank == 0) monitor(std::min(queries.count, first * block_samples));
       });
     }

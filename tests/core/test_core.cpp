@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "../../csrc/common/index.hpp"
-#include "../../csrc/kernels/isa.hpp"
 #include "../../csrc/core/evaluation.hpp"
-#include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/matrix_product.hpp"
+#include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/normal_equations.hpp"
-#include "../../csrc/softmax/query_sums.hpp"
 #include "../../csrc/core/scan.hpp"
 #include "../../csrc/core/triangular.hpp"
+#include "../../csrc/kernels/isa.hpp"
+#include "../../csrc/softmax/query_sums.hpp"
 
 using namespace linattn;
 
@@ -149,7 +149,8 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
     }
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const Pair pair = pair_at(pairs[i / std::size_t(k)], d);
-      const double left = x.s[std::size_t(pair_index(pair.j, pair.j, d))], right = x.s[std::size_t(pair_index(pair.k, pair.k, d))];
+      const double left = x.s[std::size_t(pair_index(pair.j, pair.j, d))],
+                   right = x.s[std::size_t(pair_index(pair.k, pair.k, d))];
       expected_sizes[i] += w * left * right * std::pow(z(std::int64_t(i) % k), 2);
     }
     for (std::int64_t a = 0; a < d_out; ++a) {
@@ -224,7 +225,8 @@ void test_normal_equations(const Kernels& kernels, const Problem& problem, Posit
   const auto silent = [](std::int64_t) {};
   for (const bool keep : {false, true}) {
     SampleStore store(kernels, data, keep);
-    auto found = normal, squares = energy, found_pairs = of_pairs, found_queries = of_queries, found_diagonal = diagonal;
+    auto found = normal, squares = energy, found_pairs = of_pairs, found_queries = of_queries,
+         found_diagonal = diagonal;
     for (int round = 0; round < 2; ++round) {
       normal_product(store, c.data(), d_out, 2, silent, found.data(), squares.data());
       check(close(found, normal, 1e-12) && close(squares, energy, 1e-12), "normal product", kernels.name, d,
@@ -334,8 +336,9 @@ void test_layer(const Kernels& kernels, const Problem& problem, Positions positi
   const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
                                              problem.offsets.data(), problem.count(), d);
   std::vector<double> found(expected.size());
-  evaluate(kernels, layer_from_heads(kernels, v.data(), q.data(), heads, d_out, d), tokens, positions, d_out, 2,
-           [](std::int64_t) {}, found.data());
+  evaluate(
+      kernels, layer_from_heads(kernels, v.data(), q.data(), heads, d_out, d), tokens, positions, d_out, 2,
+      [](std::int64_t) {}, found.data());
   check(close(found, expected, 1e-12), "heads", kernels.name, d, problem.count());
 }
 
@@ -349,7 +352,8 @@ void test_query_sums(const Kernels& kernels, std::int64_t count, std::int64_t d,
   };
   const std::vector<double> x = draw(count * d), A = draw(count * p), G = draw(count * d_out * p);
   const Queries queries{x.data(), A.data(), G.data(), count, d, p, d_out};
-  std::vector<double> squares(std::size_t(pair_count(p) * pair_count(d)), 1.0), cross(std::size_t(p * d * d_out * p), 2.0);
+  std::vector<double> squares(std::size_t(pair_count(p) * pair_count(d)), 1.0),
+      cross(std::size_t(p * d * d_out * p), 2.0);
   std::vector<double> expected_squares = squares, expected_cross = cross, squares_3 = squares, cross_3 = cross;
   for (std::int64_t b = 0; b < count; ++b) {
     const double *xb = x.data() + b * d, *Ab = A.data() + b * p, *Gb = G.data() + b * d_out * p;
@@ -359,7 +363,8 @@ void test_query_sums(const Kernels& kernels, std::int64_t count, std::int64_t d,
         for (std::int64_t a = 0; a < d_out; ++a) square += Gb[a * p + u] * Gb[a * p + v];
         for (std::int64_t l = 0; l < d; ++l) {
           for (std::int64_t m = l; m < d; ++m) {
-            expected_squares[std::size_t(pair_index(u, v, p) * pair_count(d) + pair_index(l, m, d))] += square * xb[l] * xb[m];
+            expected_squares[std::size_t(pair_index(u, v, p) * pair_count(d) + pair_index(l, m, d))] +=
+                square * xb[l] * xb[m];
           }
         }
       }
@@ -439,7 +444,9 @@ int main() {
     }
     for (const std::int64_t rows : {1, 7, 50, 100}) {
       for (const std::int64_t columns : {1, 5, 33}) {
-        for (const std::int64_t inner : {0, 1, 16, 255, 600}) test_matrix_product(*set.kernels, rows, columns, inner, random);
+        for (const std::int64_t inner : {0, 1, 16, 255, 600}) {
+          test_matrix_product(*set.kernels, rows, columns, inner, random);
+        }
       }
     }
     for (const std::int64_t n : {1, 31, 33, 130, 300}) {

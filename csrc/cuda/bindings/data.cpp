@@ -25,8 +25,8 @@ Sizes sizes_from(const std::string& positions, std::int64_t n_sequences, std::in
     require_size("n_pairs", *n_pairs, 1, pair_count(d));
     require_size("n_queries", *n_queries, 1, d);
   }
-  return {positions_from(positions),          n_sequences, n_rows, d, d_out, n_pairs.value_or(pair_count(d)),
-          n_queries.value_or(d), n_pairs.has_value()};
+  return {positions_from(positions), n_sequences,        n_rows, d, d_out, n_pairs.value_or(pair_count(d)),
+          n_queries.value_or(d),     n_pairs.has_value()};
 }
 
 Batch batch_from(Call& call, const py::object& tokens, const py::object& offsets) {

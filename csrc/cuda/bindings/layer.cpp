@@ -23,7 +23,9 @@ void heads(const py::object& v, const py::object& q, const py::object& tokens, c
            const std::string& positions, const py::object& out, const py::object& workspace, std::uintptr_t stream) {
   Call call;
   const DeviceArray values = call.array("V", v), maps = call.array("Q", q);
-  if (values.dimensions() != 3 || values.size() == 0 || values.shape()[1] > 65535) values.refuse("must be (H, d_out, d)");
+  if (values.dimensions() != 3 || values.size() == 0 || values.shape()[1] > 65535) {
+    values.refuse("must be (H, d_out, d)");
+  }
   const Data data = layer_data(call, tokens, offsets, positions, values.shape()[1]);
   const std::int64_t count = values.shape()[0], d = data.sizes.d;
   const double* const v_data = values.require_shape({count, data.sizes.d_out, d}, "(H, d_out, d)").doubles();
@@ -38,9 +40,12 @@ void coefficients(const py::object& c, const py::object& tokens, const py::objec
                   std::uintptr_t stream) {
   Call call;
   const DeviceArray given = call.array("coefficients", c);
-  if (given.dimensions() != 2 || given.size() == 0 || given.shape()[0] > 65535) given.refuse("must be (d_out, features)");
+  if (given.dimensions() != 2 || given.size() == 0 || given.shape()[0] > 65535) {
+    given.refuse("must be (d_out, features)");
+  }
   const Data data = layer_data(call, tokens, offsets, positions, given.shape()[0]);
-  const double* const c_data = given.require_shape({data.sizes.d_out, data.sizes.features()}, "(d_out, features)").doubles();
+  const double* const c_data =
+      given.require_shape({data.sizes.d_out, data.sizes.features()}, "(d_out, features)").doubles();
   double* const y = outputs(call, out, data.sizes);
   double* const memory = call.array("workspace", workspace).memory(coefficients_workspace(data.sizes));
   call.launch(stream, [&](cudaStream_t queue) { evaluate_coefficients(data, c_data, y, memory, queue); });

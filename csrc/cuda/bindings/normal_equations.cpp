@@ -37,9 +37,10 @@ void factors(const py::object& tokens, const py::object& offsets, const py::obje
   call.launch(stream, [&](cudaStream_t queue) { kronecker_factors(data, samples, sums, memory, queue); });
 }
 
-void normal(const py::object& tokens, const py::object& offsets, const py::object& weights, const std::string& positions,
-            const py::object& pairs, const py::object& queries, const py::object& kept, const py::object& coefficients,
-            const py::object& product, const py::object& energy, const py::object& workspace, std::uintptr_t stream) {
+void normal(const py::object& tokens, const py::object& offsets, const py::object& weights,
+            const std::string& positions, const py::object& pairs, const py::object& queries, const py::object& kept,
+            const py::object& coefficients, const py::object& product, const py::object& energy,
+            const py::object& workspace, std::uintptr_t stream) {
   Call call;
   const Data data = data_from(call, tokens, offsets, py::none(), weights, positions, pairs, queries);
   const double* const samples = kept_memory(call, kept, data.sizes);
@@ -62,8 +63,7 @@ void gradient(const py::object& tokens, const py::object& offsets, const py::obj
   const Data data = data_from(call, tokens, offsets, targets, weights, positions, pairs, queries);
   const double* const samples = kept_memory(call, kept, data.sizes);
   const std::int64_t m = data.sizes.d_out, p = data.sizes.features();
-  const double* const c =
-      call.array("coefficients", coefficients).require_shape({m, p}, "(d_out, features)").doubles();
+  const double* const c = call.array("coefficients", coefficients).require_shape({m, p}, "(d_out, features)").doubles();
   double* const out = call.array("gradient", total).require_shape({m, p}, "(d_out, features)").output();
   double* const squares = call.array("squared_error", squared_error).require_shape({m}, "(d_out,)").output();
   double* const memory = call.array("workspace", workspace).memory(gradient_workspace(data.sizes, samples != nullptr));

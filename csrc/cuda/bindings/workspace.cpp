@@ -41,9 +41,9 @@ void register_workspace(py::module_& module) {
          std::int64_t d, std::int64_t d_out, Count n_pairs, Count n_queries, std::int64_t m, bool kept) {
         return bytes_for(operation, sizes_from(positions, n_sequences, n_rows, d, d_out, n_pairs, n_queries), m, kept);
       },
-      py::arg("operation"), py::kw_only(), py::arg("positions"), py::arg("n_sequences"), py::arg("n_rows"), py::arg("d"),
-      py::arg("d_out"), py::arg("n_pairs"), py::arg("n_queries"), py::arg("m") = 0, py::arg("kept") = false,
-      "Bytes of workspace that an operation needs.");
+      py::arg("operation"), py::kw_only(), py::arg("positions"), py::arg("n_sequences"), py::arg("n_rows"),
+      py::arg("d"), py::arg("d_out"), py::arg("n_pairs"), py::arg("n_queries"), py::arg("m") = 0,
+      py::arg("kept") = false, "Bytes of workspace that an operation needs.");
   module.def(
       "kept_bytes",
       [](const std::string& positions, std::int64_t n_sequences, std::int64_t n_rows, std::int64_t d, Count n_pairs,

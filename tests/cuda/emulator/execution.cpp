@@ -91,7 +91,9 @@ void complete(Thread** lanes) {
   if (lanes[0]->operation == Operation::shuffle) {
     double values[warp_size];
     for (std::size_t i = 0; i < warp_size; ++i) values[i] = lanes[i]->a;
-    for (std::size_t i = 0; i < warp_size; ++i) lanes[i]->a = values[static_cast<unsigned>(lanes[i]->source) % warp_size];
+    for (std::size_t i = 0; i < warp_size; ++i) {
+      lanes[i]->a = values[static_cast<unsigned>(lanes[i]->source) % warp_size];
+    }
     return;
   }
   for (std::size_t i = 0; i < warp_size; ++i) {
@@ -118,7 +120,9 @@ bool complete_operations(std::size_t count) {
     for (std::size_t i = 1; i < waiting && waiting == warp_size; ++i) {
       if (lanes[i]->operation != lanes[0]->operation) waiting = 0;
     }
-    if (waiting != warp_size) throw std::runtime_error("emulator: an operation of a warp that not all its threads reach");
+    if (waiting != warp_size) {
+      throw std::runtime_error("emulator: an operation of a warp that not all its threads reach");
+    }
     complete(lanes);
     for (Thread* lane : lanes) lane->state = State::ready;
     any = true;
@@ -137,8 +141,8 @@ bool pass_barrier(std::size_t count) {
     } else if (first == nullptr) {
       first = &thread;
     } else if (thread.line != first->line || std::strcmp(thread.file, first->file) != 0) {
-      throw std::runtime_error("emulator: threads of a block wait at different barriers, " + at(first->file, first->line) +
-                               " and " + at(thread.file, thread.line));
+      throw std::runtime_error("emulator: threads of a block wait at different barriers, " +
+                               at(first->file, first->line) + " and " + at(thread.file, thread.line));
     }
   }
   if (done == count) return true;
