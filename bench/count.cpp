@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     x = double(state >> 11) / double(1ULL << 53) - 0.5;
   }
-  const TokenBatch batch = TokenBatch::dense({tokens.data(), length, d, 1}, Scalar::float64, count, d, length * d);
-  const Data data{batch, nullptr, nullptr, positions};
+  const Tokens batch = Tokens::dense({tokens.data(), length, d, 1}, Scalar::float64, count, d, length * d);
+  const Samples data{batch, nullptr, nullptr, positions};
   std::vector<double> gram(std::size_t(gram_size(data)));
   accumulate_moments(kernels(), data, how == "mixed" ? Precision::mixed : Precision::float64, 1, [](std::int64_t) {},
                      {gram.data(), nullptr, nullptr});

@@ -25,16 +25,4 @@ constexpr std::int64_t group_samples = 32;
 constexpr std::int64_t triangle_step = 32;
 constexpr std::int64_t chunk_numbers = 512;
 
-// Tokens (with their targets) turned into vectors at a time.
-static inline std::int64_t chunk_tokens(std::int64_t d, std::int64_t d_out) {
-  const std::int64_t largest = d > d_out ? d : d_out;
-  return largest < chunk_numbers ? chunk_numbers / largest : 1;
-}
-
-// Doubles that sequence_moments works in: a chunk, and the sums of one vector of sequences.
-static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) {
-  constexpr std::int64_t widest = 8;  // lanes
-  return widest * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
-}
-
 }  // namespace linattn

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "../common/buffer.hpp"
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

@@ -32,7 +32,7 @@ struct TaskRows {
 // The matrix products of a block, cut into tasks of up to task_rows rows each.
 class MomentProduct {
  public:
-  MomentProduct(const Kernels& kernels, const Data& data, Precision precision, bool with_gram, bool with_sizes)
+  MomentProduct(const Kernels& kernels, const Samples& data, Precision precision, bool with_gram, bool with_sizes)
       : kernels_(kernels),
         data_(data),
         mixed_(precision == Precision::mixed),
@@ -182,7 +182,7 @@ class MomentProduct {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   bool mixed_;
   std::int64_t pairs_, columns_, gram_rows_, cross_rows_, size_rows_, gram_tasks_, cross_tasks_, tasks_;
   std::vector<RowPair> order_;    // of the Gram's rows (u, v)
@@ -191,7 +191,7 @@ class MomentProduct {
 
 struct Work {
   const Kernels& kernels;
-  const Data& data;
+  const Samples& data;
   Precision precision;
   const Monitor& monitor;
   const MomentProduct& product;
@@ -305,16 +305,16 @@ std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums
 
 }  // namespace
 
-std::int64_t gram_size(const Data& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }
+std::int64_t gram_size(const Samples& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }
 
-Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
                              const Monitor& monitor, const MomentSums& sums) {
   std::atomic<bool> underflow{false};
   const MomentProduct product(kernels, data, precision, sums.gram != nullptr, sums.sizes != nullptr);
   const Work work{kernels, data, precision, monitor, product, underflow};
   const std::int64_t entries = product.gram_entries() + product.cross_entries();
-  const std::int64_t additions =
-      entries <= moment_slab_limit ? accumulate_by_slabs(work, threads, sums) : accumulate_by_rows(work, threads, sums);
+  const std::int64_t additions = entries <= moment_slab_doubles ? accumulate_by_slabs(work, threads, sums)
+                                                                : accumulate_by_rows(work, threads, sums);
   return {block_roundings + additions, precision == Precision::mixed ? narrow_roundings : 0, underflow};
 }
 

@@ -15,9 +15,9 @@
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
 #include "../common/monitor.hpp"
 #include "../common/sums.hpp"
+#include "../kernels/table.hpp"
 #include "sample_block.hpp"
 
 namespace linattn {
@@ -31,10 +31,10 @@ struct Summation {
 };
 
 // Number of entries of `gram`.
-std::int64_t gram_size(const Data& data);
+std::int64_t gram_size(const Samples& data);
 
 // Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
-Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
                              const Monitor& monitor, const MomentSums& sums);
 
 }  // namespace linattn

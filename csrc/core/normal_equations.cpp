@@ -18,12 +18,12 @@ constexpr std::int64_t rows_at_once = 64;
 // Rows of the left factor at a time.
 constexpr std::int64_t left_rows = 96;
 
-std::int64_t outputs_at_once(const Data& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
+std::int64_t outputs_at_once(const Samples& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
 
 // Coefficients (m x pairs x queries) packed as the left factor of maps, outputs_at_once() at a time.
 class PackedMatrix {
  public:
-  PackedMatrix(const Kernels& kernels, const Data& data, const double* coefficients, std::int64_t m)
+  PackedMatrix(const Kernels& kernels, const Samples& data, const double* coefficients, std::int64_t m)
       : at_once_(outputs_at_once(data)),
         size_(round_up(at_once_ * data.queries()) * data.pairs()),
         packed_((m + at_once_ - 1) / at_once_ * size_) {
@@ -173,7 +173,7 @@ class Pass {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   const PackedMatrix& matrix_;
   std::int64_t m_;
   bool residuals_, all_;
@@ -279,7 +279,7 @@ class FactorPass {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   SampleReader reader_;
   LeftFactor left_;
   Buffer weights_, weighted_, query_columns_, squares_;

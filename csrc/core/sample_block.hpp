@@ -10,55 +10,13 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/buffer.hpp"
-#include "../common/index.hpp"
-#include "../common/kernels.hpp"
-#include "../common/positions.hpp"
+#include "../kernels/table.hpp"
+#include "samples.hpp"
 #include "sequence_group.hpp"
-#include "tokens.hpp"
 
 namespace linattn {
 
 enum class Precision { float64, mixed };
-
-// Features that take part: numbers of pairs and of query coordinates, both ascending.
-struct Selection {
-  std::vector<std::int64_t> pairs, queries;
-  // Pairs of S that are formed, ascending: those above, for all positions those of two queries, and for sizes of
-  // summands the squares (j, j) of their coordinates. Empty: S as a whole.
-  std::vector<std::int64_t> formed;
-
-  // Where few are needed, forms only those: the tiles that form S as a whole are up to three times as fast a pair.
-  void form_few(std::int64_t d, Positions positions, bool with_squares);
-};
-
-// What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence) and a selection
-// (all features).
-struct Data {
-  const TokenBatch& tokens;
-  const TokenBatch* targets;
-  const double* weights;
-  Positions positions;
-  const Selection* selection = nullptr;
-
-  std::int64_t d() const { return tokens.width(); }
-  std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
-  std::int64_t pairs() const {
-    return selection != nullptr ? static_cast<std::int64_t>(selection->pairs.size()) : pair_count(d());
-  }
-  std::int64_t queries() const {
-    return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
-  }
-  bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
-  // Rows of s.
-  std::int64_t formed_pairs() const {
-    return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : pair_count(d());
-  }
-  // The row of s that holds a pair.
-  std::int64_t row_of(std::int64_t pair) const;
-  // The Gram is the third moment of s, symmetric in all three.
-  bool triples() const { return positions == Positions::all && selection == nullptr; }
-  std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
-};
 
 // The power of two that brings numbers below 2^exponent to at most one, for float32, and its inverse. Where they are
 // too large or too small for it, it is the nearest that is a number.
@@ -67,7 +25,7 @@ double scale_of(int exponent);
 
 struct SampleBlock {
   // Without `products`, only what complete() leaves: the rows of the samples themselves.
-  SampleBlock(const Data& data, Precision precision, bool products = true);
+  SampleBlock(const Samples& data, Precision precision, bool products = true);
 
   // Left rows of the Gram's products, and of the cross moment (all).
   const double* left() const { return (selected ? chosen_s : s).data(); }
@@ -104,7 +62,7 @@ struct SampleBlock {
 // Fills blocks; block b holds samples b * block_samples and on. Holds scratch memory: one per thread.
 class BlockFiller {
  public:
-  BlockFiller(const Kernels& kernels, const Data& data, Precision precision);
+  BlockFiller(const Kernels& kernels, const Samples& data, Precision precision);
 
   std::int64_t blocks() const;
   std::int64_t block_size(std::int64_t b) const;
@@ -135,7 +93,7 @@ class BlockFiller {
   void pack_narrow(SampleBlock& block);
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   Precision precision_;
   SequenceGroup group_;
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../common/buffer.hpp"
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
@@ -31,11 +31,11 @@ void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t 
 void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d, double* out,
                  std::int64_t stride);
 
-// Some sequences of a batch. Holds scratch memory: one per thread.
+// Some of the sequences. Holds scratch memory: one per thread.
 class SequenceGroup {
  public:
   // Targets, if any, have a row for every token. With chosen pairs, s below has a row for each and one more.
-  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets = nullptr,
+  SequenceGroup(const Kernels& kernels, const Tokens& tokens, const Tokens* targets = nullptr,
                 std::vector<RowPair> chosen_pairs = {});
 
   // Takes sequences first .. first + count.
@@ -53,11 +53,11 @@ class SequenceGroup {
 
   // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at
   // once; valid until the next call. Zero past the end of a sequence.
-  struct Tokens {
+  struct TokenRows {
     const double* rows;
     std::int64_t first, last;
   };
-  Tokens tokens_from(std::int64_t t);
+  TokenRows tokens_from(std::int64_t t);
 
   std::int64_t first() const { return first_; }
   std::int64_t width() const { return padded(count()); }
@@ -66,12 +66,12 @@ class SequenceGroup {
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
 
  private:
-  SequenceColumns columns(const TokenBatch* targets) const;
+  SequenceColumns columns(const Tokens* targets) const;
   void require_finite(const double* s, std::int64_t stride) const;
 
   const Kernels& kernels_;
-  const TokenBatch& tokens_;
-  const TokenBatch* targets_;
+  const Tokens& tokens_;
+  const Tokens* targets_;
   std::vector<RowPair> chosen_pairs_;
   std::int64_t tokens_at_once_, first_ = 0, count_ = 0, longest_ = 0;
   std::vector<Sequence> sequences_;  // those selected, then a vector of those that come next

@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
 #include "../common/monitor.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

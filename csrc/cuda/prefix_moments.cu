@@ -7,7 +7,7 @@ namespace {
 // Rows in ascending order, and which of them start a sequence.
 class SequenceStarts {
  public:
-  __device__ SequenceStarts(const Batch& tokens, std::int64_t row)
+  __device__ SequenceStarts(const Tokens& tokens, std::int64_t row)
       : tokens_(tokens), sequence_(tokens.sequence_of(row)) {}
 
   __device__ bool at(std::int64_t row) {
@@ -16,7 +16,7 @@ class SequenceStarts {
   }
 
  private:
-  const Batch& tokens_;
+  const Tokens& tokens_;
   std::int64_t sequence_;
 };
 
@@ -34,14 +34,14 @@ struct Walk {
   }
 };
 
-__device__ double product(const Batch& tokens, Pair pair, std::int64_t row) {
+__device__ double product(const Tokens& tokens, Pair pair, std::int64_t row) {
   return tokens.values[row * tokens.width + pair.j] * tokens.values[row * tokens.width + pair.k];
 }
 
 // sums[span, u]: from the span's last sequence start, or from its first row; starts[span]: whether it has a start (0,
 // 1).
 __global__ void __launch_bounds__(threads_per_block)
-    sum_spans(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, double* sums, double* starts) {
+    sum_spans(Tokens tokens, PairList pairs, std::int64_t first, std::int64_t rows, double* sums, double* starts) {
   const Walk own(pairs.count, first, rows);
   if (own.empty) return;
   const Pair pair = pairs[own.u];
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(threads_per_block)
 }
 
 __global__ void __launch_bounds__(threads_per_block)
-    write_prefixes(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, const double* carried,
+    write_prefixes(Tokens tokens, PairList pairs, std::int64_t first, std::int64_t rows, const double* carried,
                    double* s) {
   const Walk own(pairs.count, first, rows);
   if (own.empty) return;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(threads_per_block)
 
 }  // namespace
 
-void prefix_moments(const Batch& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
+void prefix_moments(const Tokens& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
                     double* scratch, double* s, cudaStream_t stream) {
   const std::int64_t spans = (rows + span_rows - 1) / span_rows;
   double *const sums = scratch, *const starts = scratch + spans * pairs.count;  // spans x pairs, spans

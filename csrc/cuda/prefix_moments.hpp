@@ -5,7 +5,7 @@
 // pairs.
 #pragma once
 
-#include "batch.hpp"
+#include "tokens.hpp"
 
 namespace linattn::cuda {
 
@@ -21,7 +21,7 @@ inline std::int64_t prefix_scratch(std::int64_t rows, std::int64_t pairs) {
 //
 // carry (pairs.count) has the sum of the sequence that row first continues, from the call for the rows before it, and
 // is left for the call after; it is not read where first = 0.
-void prefix_moments(const Batch& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
+void prefix_moments(const Tokens& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
                     double* scratch, double* s, cudaStream_t stream);
 
 }  // namespace linattn::cuda

@@ -6,8 +6,8 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/index.hpp"
-#include "../common/kernels.hpp"
 #include "register_tiles.hpp"
+#include "table.hpp"
 
 #define LINATTN_TEXT_(x) #x
 #define LINATTN_TEXT(x) LINATTN_TEXT_(x)

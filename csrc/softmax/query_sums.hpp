@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
 #include "../common/monitor.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

@@ -115,14 +115,14 @@ Selection one_pair(std::int64_t d, Positions positions) {
 void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision,
                   const Selection* selection = nullptr) {
   const std::int64_t d = problem.d, d_out = problem.d_out;
-  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
-                                             problem.offsets.data(), problem.count(), d);
-  const TokenBatch targets =
+  const Tokens tokens = Tokens::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                     problem.offsets.data(), problem.count(), d);
+  const Tokens targets =
       positions == Positions::last
-          ? TokenBatch::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
-          : TokenBatch::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
-                             problem.offsets.data(), problem.count(), d_out);
-  const Data data{tokens, &targets, problem.weights.data(), positions, selection};
+          ? Tokens::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
+          : Tokens::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
+                         problem.offsets.data(), problem.count(), d_out);
+  const Samples data{tokens, &targets, problem.weights.data(), positions, selection};
   const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
   const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
   const auto q = static_cast<std::int64_t>(pairs.size()), k = static_cast<std::int64_t>(queries.size());
@@ -182,14 +182,14 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
 void test_normal_equations(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
                            const Selection* selection = nullptr) {
   const std::int64_t d = problem.d, d_out = problem.d_out;
-  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
-                                             problem.offsets.data(), problem.count(), d);
-  const TokenBatch targets =
+  const Tokens tokens = Tokens::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                     problem.offsets.data(), problem.count(), d);
+  const Tokens targets =
       positions == Positions::last
-          ? TokenBatch::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
-          : TokenBatch::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
-                             problem.offsets.data(), problem.count(), d_out);
-  const Data data{tokens, &targets, problem.weights.data(), positions, selection};
+          ? Tokens::dense({problem.targets.data(), 1, d_out, 1}, Scalar::float64, problem.count(), d_out, d_out)
+          : Tokens::flat({problem.targets.data(), problem.offsets.back(), d_out, 1}, Scalar::float64,
+                         problem.offsets.data(), problem.count(), d_out);
+  const Samples data{tokens, &targets, problem.weights.data(), positions, selection};
   const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
   const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
   const std::size_t q = pairs.size(), k = queries.size(), p = q * k, outputs = std::size_t(d_out);
@@ -333,8 +333,8 @@ void test_layer(const Kernels& kernels, const Problem& problem, Positions positi
       expected.push_back(y);
     }
   });
-  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
-                                             problem.offsets.data(), problem.count(), d);
+  const Tokens tokens = Tokens::flat({problem.tokens.data(), problem.offsets.back(), d, 1}, Scalar::float64,
+                                     problem.offsets.data(), problem.count(), d);
   std::vector<double> found(expected.size());
   evaluate(
       kernels, layer_from_heads(kernels, v.data(), q.data(), heads, d_out, d), tokens, positions, d_out, 2,
@@ -396,8 +396,8 @@ void test_indices() {
 
 void test_scan(std::mt19937& random) {
   Problem problem(3, 50, Positions::all, random);
-  const TokenBatch tokens = TokenBatch::flat({problem.tokens.data(), problem.offsets.back(), 3, 1}, Scalar::float64,
-                                             problem.offsets.data(), problem.count(), 3);
+  const Tokens tokens = Tokens::flat({problem.tokens.data(), problem.offsets.back(), 3, 1}, Scalar::float64,
+                                     problem.offsets.data(), problem.count(), 3);
   check(first_non_finite(tokens, 2) == -1, "scan of finite tokens", "any", 3, 50);
   problem.tokens[std::size_t(problem.offsets[17] * 3 + 1)] = std::nan("");
   check(first_non_finite(tokens, 2) == 17, "scan", "any", 3, 50);

@@ -15,7 +15,7 @@ from ..features.accumulation import summand_sizes
 from ..features.features import Features, head_coefficients
 from ..system.progress import Progress
 from ..system.threads import get_num_threads, unknown_blas
-from .cpu_normal import CpuNormalOperator
+from .cpu_normal import CpuNormalOperator, compiled_samples
 from .interface import (
     BatchMoments,
     Precision,
@@ -95,31 +95,23 @@ class CpuBackend:
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy, sizes, roundings, self.underflow = core.accumulate(
-                tokens.storage,
-                tokens.offsets,
-                None if targets is None else targets.storage,
-                None if targets is None else targets.offsets,
-                weights,
-                positions,
-                precision,
-                None if chosen.everything else chosen.pair_numbers,
-                None if chosen.everything else chosen.queries,
-                with_gram,
-                threads,
-                progress,
+            found = core.accumulate(
+                compiled_samples(tokens, targets, weights, positions, chosen),
+                precision=precision,
+                with_gram=with_gram,
+                threads=threads,
+                progress=progress,
             )
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
-        for total in (gram, cross, energy, sizes):
+        for total in (found.gram, found.cross, found.energy, found.sizes):
             if total.size and core.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens, others=sizes_of(targets, weights))
-        if with_gram:
-            gram = gram.reshape(compact.shape(chosen, positions))
-        self._roundings = Roundings(*roundings)
-        self.magnitudes = sizes if with_gram and not chosen.everything else None
-        return BatchMoments(gram, cross, energy)
+        gram = found.gram.reshape(compact.shape(chosen, positions)) if with_gram else found.gram
+        self._roundings, self.underflow = Roundings(*found.roundings), found.underflow
+        self.magnitudes = found.sizes if with_gram and not chosen.everything else None
+        return BatchMoments(gram, found.cross, found.energy)
 
     def roundings(self, n_samples: int, precision: Precision) -> Roundings:
         """See :meth:`Backend.roundings`: csrc/core/moments.cpp counts them where they happen."""
@@ -153,9 +145,8 @@ class CpuBackend:
                 y = self._apply_coefficients(C, tokens, positions)
                 return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
         try:
-            y = core.evaluate_heads(
-                V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
-            )
+            samples = compiled_samples(tokens, positions=positions)
+            y = core.evaluate_heads(V, Q, samples, get_num_threads())
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
@@ -167,9 +158,8 @@ class CpuBackend:
 
     def _apply_coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         try:
-            return core.evaluate_coefficients(
-                C, tokens.storage, tokens.offsets, positions, get_num_threads()
-            )
+            samples = compiled_samples(tokens, positions=positions)
+            return core.evaluate_coefficients(C, samples, get_num_threads())
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
 

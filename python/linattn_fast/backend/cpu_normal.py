@@ -13,6 +13,27 @@ from ..system.threads import get_num_threads
 from .normal_operator import Gradient, KroneckerFactors, NormalProduct
 
 
+def compiled_samples(
+    tokens: Tokens,
+    targets: Tokens | None = None,
+    weights: Floats | None = None,
+    positions: Positions = "last",
+    features: Features | None = None,
+) -> core.Samples:
+    """Samples as the extension takes them, with all features where none are given."""
+    chosen = None if features is None or features.everything else features
+    return core.Samples(
+        tokens=tokens.storage,
+        offsets=tokens.offsets,
+        targets=None if targets is None else targets.storage,
+        target_offsets=None if targets is None else targets.offsets,
+        weights=weights,
+        positions=positions,
+        pairs=None if chosen is None else chosen.pair_numbers,
+        queries=None if chosen is None else chosen.queries,
+    )
+
+
 class CpuNormalOperator:
     """Passes over blocks of samples, on all threads, with the GIL released.
 
@@ -40,17 +61,8 @@ class CpuNormalOperator:
         self.n_samples = tokens.n_samples(positions)
         self.total_weight = total_weight(tokens, weights, positions)
         self._tokens = tokens
-        self._equations = core.NormalEquations(
-            tokens.storage,
-            tokens.offsets,
-            targets.storage,
-            targets.offsets,
-            weights,
-            positions,
-            None if features.everything else features.pair_numbers,
-            None if features.everything else features.queries,
-            keep,
-        )
+        samples = compiled_samples(tokens, targets, weights, positions, features)
+        self._equations = core.NormalEquations(samples, keep=keep)
 
     def _finite(self, *arrays: Floats) -> tuple[Floats, ...]:
         if not all(np.isfinite(array).all() for array in arrays):

@@ -38,6 +38,7 @@ from .batches import (
     chosen_indices,
     current_stream,
     device_batches,
+    device_samples,
     on_current_device,
     workspace,
 )
@@ -135,7 +136,9 @@ class CudaBackend:
             smallest = xp.full(1, np.inf)
             deepest, done = 0, 0
             self._steps = 0
+            indices = chosen_indices(chosen)
             for batch in device_batches(tokens, targets, weights):
+                samples = device_samples(batch, positions, indices)
                 if with_gram and not by_kernels:
                     self._steps += cuda_blas.add_gram(
                         sums.gram, batch, positions, chosen, precision
@@ -143,8 +146,8 @@ class CudaBackend:
                     deepest = cuda_blas.CHUNK
                 elif with_gram:
                     self._steps += 1
-                    deepest = max(deepest, _summation_steps(batch, positions, chosen))
-                _accumulate(batch, sums, positions, chosen, with_gram and by_kernels)
+                    deepest = max(deepest, samples.sizes.summation_steps)
+                _accumulate(samples, batch, sums, with_gram and by_kernels)
                 if with_sizes:
                     cuda_blas.summand_sizes(batch, positions, chosen, sizes, size_sums)
                 if with_gram:
@@ -215,15 +218,13 @@ class CudaBackend:
             for batch in device_batches(tokens):
                 queries = batch.n_sequences if positions == "last" else batch.n_rows
                 part = y[done : done + queries]
-                space = workspace(operation, batch, positions, None, m=len(factors[0]), d_out=d_out)
+                samples = device_samples(batch, positions)
                 getattr(extension.kernels, operation)(
                     *factors,
-                    batch.tokens,
-                    batch.offsets,
-                    positions,
-                    part,
-                    space,
-                    current_stream(),
+                    samples,
+                    out=part,
+                    workspace=workspace(operation, samples, m=len(factors[0]), d_out=d_out),
+                    stream=current_stream(),
                 )
                 done += queries
             return require_finite_outputs(y, tokens, layer)
@@ -249,37 +250,19 @@ class CudaBackend:
 
 
 def _accumulate(
-    batch: DeviceBatch, sums: BatchMoments, positions: Positions, chosen: Features, gram: bool
+    samples: extension.kernels.Samples, batch: DeviceBatch, sums: BatchMoments, gram: bool
 ) -> None:
     """Queue the kernels that add a batch to the sums; the Gram if ``gram``."""
     if not gram and batch.targets is None:
         return
     totals: Any = sums  # CuPy arrays
     extension.kernels.accumulate(
-        batch.tokens,
-        batch.offsets,
-        batch.targets,
-        batch.weights,
-        positions,
-        *chosen_indices(chosen),
-        totals.gram if gram else None,
-        None if batch.targets is None else totals.cross,
-        None if batch.targets is None else totals.energy,
-        workspace("accumulate", batch, positions, chosen),
-        current_stream(),
-    )
-
-
-def _summation_steps(batch: DeviceBatch, positions: Positions, chosen: Features) -> int:
-    """Additions that a summand goes through when the kernels add this batch."""
-    everything = chosen.everything
-    return extension.kernels.summation_steps(
-        positions,
-        batch.n_sequences,
-        batch.n_rows,
-        batch.d,
-        None if everything else chosen.n_pairs,
-        None if everything else chosen.n_queries,
+        samples,
+        gram=totals.gram if gram else None,
+        cross=None if batch.targets is None else totals.cross,
+        energy=None if batch.targets is None else totals.energy,
+        workspace=workspace("accumulate", samples),
+        stream=current_stream(),
     )
 
 

@@ -1,5 +1,5 @@
-// The table of kernels that one instruction set provides: all that core/ and softmax/ see of kernels/, which fills it
-// (kernels/isa.hpp chooses one). The kernels check nothing; those who call them do.
+// The table of kernels that one instruction set provides: the one door through which core/ and softmax/ see kernels/
+// (isa.hpp, for the bindings and for programs, chooses a table). The kernels check nothing; those who call them do.
 //
 // Everything is vectorised over samples: a row holds one quantity for consecutive samples, "lanes" of them to a
 // vector. Row strides and sample counts are multiples of sample_quantum, rows are aligned to 64 bytes, and columns
@@ -8,7 +8,8 @@
 
 #include <cstdint>
 
-#include "sequence.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/sequence.hpp"
 
 namespace linattn {
 
@@ -58,6 +59,18 @@ struct SequenceColumns {
   const RowPair* pairs = nullptr;  // null: all
   std::int64_t pairs_chosen = 0;
 };
+
+// Tokens (with their targets) turned into vectors at a time.
+static inline std::int64_t chunk_tokens(std::int64_t d, std::int64_t d_out) {
+  const std::int64_t largest = d > d_out ? d : d_out;
+  return largest < chunk_numbers ? chunk_numbers / largest : 1;
+}
+
+// Doubles that sequence_moments works in: a chunk, and the sums of one vector of sequences.
+static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) {
+  constexpr std::int64_t widest = 8;  // lanes
+  return widest * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
+}
 
 struct Kernels {
   const char* name;
