@@ -7,8 +7,7 @@
 namespace linattn::bindings {
 
 void register_block_sizes(pybind11::module_& module) {
-  // What estimates of memory rest on, in samples; _cpu.pyi says what each is.
-  module.attr("BLOCK_SAMPLES") = block_samples;
+  // What estimates of memory rest on; _cpu.pyi says what each is.
   module.attr("BLOCK_STRIDE") = block_stride;
   module.attr("SAMPLE_QUANTUM") = sample_quantum;
   module.def("pass_slabs", &pass_slabs, pybind11::arg("samples"), pybind11::arg("entries"),

@@ -14,12 +14,10 @@ _Progress = Callable[[int], object] | None
 
 class NonFiniteError(ValueError): ...
 
-BLOCK_SAMPLES: int
-"""Samples in one block of the matrix product."""
 BLOCK_STRIDE: int
-"""Numbers from one row of a block to the next."""
+"""Numbers from one row of a block of samples to the next."""
 SAMPLE_QUANTUM: int
-"""Samples that the columns of a block are rounded up to."""
+"""The number of columns of a block is a multiple of this, in samples."""
 
 def pass_slabs(samples: int, entries: int) -> int: ...
 def instruction_sets() -> list[tuple[str, bool]]: ...
@@ -52,31 +50,20 @@ class Samples:
     ) -> None: ...
 
 class Moments:
-    """Sums over samples, and what a bound on their rounding rests on."""
+    """Sums over samples, and what a bound on their rounding rests on; attributes are read-only."""
 
-    @property
-    def gram(self) -> _Floats:
-        """The compact Gram, flat; empty where it was not wanted."""
-
-    @property
-    def cross(self) -> _Floats:
-        """The cross moment (d_out, queries, pairs)."""
-
-    @property
-    def energy(self) -> _Floats:
-        """The energy of the targets (d_out,)."""
-
-    @property
-    def sizes(self) -> _Floats:
-        """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
-
-    @property
-    def roundings(self) -> tuple[int, int]:
-        """Roundings of a summand of the Gram, at most: in float64, and in float32."""
-
-    @property
-    def underflow(self) -> bool:
-        """Whether a result was rounded below the smallest normal number."""
+    gram: _Floats
+    """The compact Gram, flat; empty where it was not wanted."""
+    cross: _Floats
+    """The cross moment (d_out, queries, pairs)."""
+    energy: _Floats
+    """The energy of the targets (d_out,)."""
+    sizes: _Floats
+    """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
+    roundings: tuple[int, int]
+    """Roundings of a summand of the Gram, at most: in float64, and in float32."""
+    underflow: bool
+    """Whether a result was rounded below the smallest normal number."""
 
 def accumulate(
     samples: Samples, *, precision: str, with_gram: bool, threads: int, progress: _Progress

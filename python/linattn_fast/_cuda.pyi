@@ -50,8 +50,15 @@ def architectures() -> list[str]:
 class Sizes:
     """What the sizes of results and of memory follow from: numbers, and no arrays.
 
-    ``n_pairs`` and ``n_queries`` are None where all features take part.
+    ``n_pairs`` and ``n_queries`` are None where all features take part. Attributes are read-only.
     """
+
+    kept_bytes: int
+    """Bytes of all samples, as ``keep_samples`` writes them."""
+    gram_size: int
+    """Entries of the compact Gram: those of ``compact.shape``, multiplied."""
+    summation_steps: int
+    """Additions that one summand of the Gram goes through in one ``accumulate``, at most."""
 
     def __init__(
         self,
@@ -69,21 +76,9 @@ class Sizes:
     ) -> int:
         """Bytes of workspace that an operation needs, bounded whatever the number of sequences.
 
-        ``m`` is the number of rows of C ("normal") or of heads ("evaluate_heads"). ``d_out`` is that
-        of a layer; None: that of the targets. ``kept`` says that samples are given.
+        ``m`` is the number of rows of C ("normal") or of heads ("evaluate_heads"). ``d_out`` is
+        that of a layer; None: that of the targets. ``kept`` says that samples are given.
         """
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of all samples, as ``keep_samples`` writes them."""
-
-    @property
-    def gram_size(self) -> int:
-        """Entries of the compact Gram: those of ``compact.shape``, multiplied."""
-
-    @property
-    def summation_steps(self) -> int:
-        """Additions that one summand of the Gram goes through in one ``accumulate``, at most."""
 
 class Samples:
     """Tokens with their targets and weights, which of them query, and chosen features.
@@ -108,6 +103,9 @@ class Samples:
         ``Features.everything``: then the Gram of "all" has the form of triples (compact.py).
     """
 
+    sizes: Sizes
+    """What the sizes of results and of memory follow from."""
+
     def __init__(
         self,
         *,
@@ -119,9 +117,6 @@ class Samples:
         pairs: CudaArray | None = None,
         queries: CudaArray | None = None,
     ) -> None: ...
-    @property
-    def sizes(self) -> Sizes:
-        """What the sizes of results and of memory follow from."""
 
 def accumulate(
     samples: Samples,

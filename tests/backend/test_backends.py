@@ -96,9 +96,13 @@ except ValueError as error:
     assert "pip install ." in str(error)
 else:
     raise AssertionError("no error")
+from linattn_fast.arrays import compiled
+print(compiled.BLOCK_STRIDE, compiled.SAMPLE_QUANTUM)
 """
     )
     assert outcome.returncode == 0, outcome.stderr
+    if core is not None:  # estimates of memory are the same
+        assert outcome.stdout.split() == [str(core.BLOCK_STRIDE), str(core.SAMPLE_QUANTUM)]
 
 
 def test_without_the_cuda_extension_the_listing_says_why():
