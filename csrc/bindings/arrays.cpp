@@ -46,13 +46,6 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-Positions positions_from(const std::string& name) {
-  if (name == "last") return Positions::last;
-  if (name == "all") return Positions::all;
-  if (name == "causal") return Positions::causal;
-  throw std::invalid_argument("positions: must be 'last', 'all' or 'causal', got '" + name + "'");
-}
-
 int checked_threads(int threads) {
   require(threads >= 1 && threads <= 65536, "threads: must be between 1 and 65536");
   return threads;

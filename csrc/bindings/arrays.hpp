@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "../common/monitor.hpp"
-#include "../common/positions.hpp"
 #include "../core/tokens.hpp"
 
 namespace linattn::bindings {
@@ -32,8 +31,6 @@ struct OwnedTokens {
 
   const Tokens& operator*() const { return *tokens; }
 };
-
-Positions positions_from(const std::string& name);
 
 void require(bool condition, const std::string& message);
 

@@ -14,8 +14,8 @@ namespace linattn {
 
 namespace {
 
-// Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
-constexpr std::int64_t blocks_budget = 4 << 20;
+// Blocks filled before the threads turn to the matrix product: they should stay in the L3 cache.
+constexpr std::int64_t blocks_budget_bytes = 4 << 20;
 // Tasks that use a block's factors before the next block's take their place in the L2 cache.
 constexpr std::int64_t tasks_at_once = 8;
 
@@ -216,7 +216,7 @@ std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums&
   const std::int64_t total = work.blocks();
   const std::int64_t block_bytes = 8 * block_samples * (4 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
   const std::int64_t at_once =
-      std::min(total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
+      std::min(total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget_bytes / block_bytes)));
   std::vector<SampleBlock> blocks;
   blocks.reserve(static_cast<std::size_t>(at_once));
   for (std::int64_t i = 0; i < at_once; ++i) blocks.emplace_back(work.data, work.precision);

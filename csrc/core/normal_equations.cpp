@@ -33,7 +33,7 @@ class PackedMatrix {
     }
   }
 
-  // Of the outputs from `first` on, a multiple of outputs_at_once().
+  // For the outputs from `first` on, a multiple of outputs_at_once().
   const double* from(std::int64_t first) const { return packed_.data() + first / at_once_ * size_; }
 
  private:

@@ -126,7 +126,7 @@ std::int64_t BlockFiller::block_size(std::int64_t b) const {
 
 void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
   const std::int64_t first = b * block_samples, count = block_size(b);
-  block.samples = padded(count);
+  block.samples = padded_samples(count);
   std::fill_n(block.weights.data(), block.samples, 0.0);
   switch (data_.positions) {
     case Positions::last:

@@ -28,7 +28,7 @@ class SampleStore {
   const Kernels& kernels() const { return kernels_; }
   const Samples& data() const { return data_; }
   std::int64_t blocks() const { return blocks_; }
-  // Of passes through all blocks, one at a time.
+  // The sums of a pass through all blocks; there is one pass at a time.
   SlabSums& sums() { return sums_; }
 
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.

@@ -15,7 +15,7 @@ namespace {
 void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& sequences, std::int64_t count,
             std::int64_t first, std::int64_t last, std::int64_t d, double* out, std::int64_t stride) {
   const auto kernel = scalar == Scalar::float32 ? kernels.gather_float32 : kernels.gather_float64;
-  kernel(sequences.data(), count, first, last, d, padded(count), out, stride);
+  kernel(sequences.data(), count, first, last, d, padded_samples(count), out, stride);
 }
 
 }  // namespace

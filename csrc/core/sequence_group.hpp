@@ -16,11 +16,6 @@ struct NonFinite : std::domain_error {
   using std::domain_error::domain_error;
 };
 
-// Columns rounded up to what the kernels take.
-inline std::int64_t padded(std::int64_t count) {
-  return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
-}
-
 // Throws NonFinite unless `count` rows are finite in their first `columns` columns.
 void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns);
 
@@ -60,7 +55,7 @@ class SequenceGroup {
   TokenRows tokens_from(std::int64_t t);
 
   std::int64_t first() const { return first_; }
-  std::int64_t width() const { return padded(count()); }
+  std::int64_t width() const { return padded_samples(count()); }
   std::int64_t count() const { return count_; }
   std::int64_t longest() const { return longest_; }
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }

@@ -62,14 +62,14 @@ std::int64_t sum_over_slabs(std::int64_t samples, std::int64_t blocks_in_slab, i
         if (rank == 0) monitor(std::min(samples, done * block_samples));
       }
     });
-    constexpr std::int64_t chunk = 4096;
+    constexpr std::int64_t entries_at_once = 4096;
     std::int64_t offset = 0;
     for (const SlabTotal& part : totals) {
-      team.for_each((part.entries + chunk - 1) / chunk, [&](std::int64_t task) {
-        const std::int64_t end = std::min(part.entries, (task + 1) * chunk);
+      team.for_each((part.entries + entries_at_once - 1) / entries_at_once, [&](std::int64_t task) {
+        const std::int64_t end = std::min(part.entries, (task + 1) * entries_at_once);
         for (const Buffer& own : sums.partial) {
           const double* const from = own.data() + offset;
-          for (std::int64_t i = task * chunk; i < end; ++i) part.total[i] += from[i];
+          for (std::int64_t i = task * entries_at_once; i < end; ++i) part.total[i] += from[i];
         }
       });
       offset += part.entries;

@@ -4,7 +4,7 @@ namespace linattn::cuda {
 
 namespace {
 
-constexpr std::int64_t most_blocks = 4096;
+constexpr std::int64_t most_thread_blocks = 4096;
 
 // index starts as -1, the largest number without a sign. The smallest of whole numbers does not depend on the order.
 __global__ void __launch_bounds__(threads_per_block) find_non_finite(Tokens tokens, unsigned long long* index) {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(threads_per_block) find_non_finite(Tokens toke
 void first_non_finite(const Tokens& tokens, std::int64_t* index, cudaStream_t stream) {
   LINATTN_CHECK(cudaMemsetAsync(index, 0xff, sizeof(*index), stream));
   const dim3 blocks = blocks_for(tokens.rows * tokens.width);
-  const dim3 grid(blocks.x < most_blocks ? blocks.x : static_cast<unsigned>(most_blocks));
+  const dim3 grid(blocks.x < most_thread_blocks ? blocks.x : static_cast<unsigned>(most_thread_blocks));
   LINATTN_LAUNCH(find_non_finite, grid, threads_per_block, stream, tokens,
                  reinterpret_cast<unsigned long long*>(index));
 }

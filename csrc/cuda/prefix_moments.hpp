@@ -9,7 +9,7 @@
 
 namespace linattn::cuda {
 
-constexpr std::int64_t span_rows = 32;
+constexpr std::int64_t span_rows = 32;  // tokens of a span
 
 // Doubles of scratch memory for `rows` rows.
 inline std::int64_t prefix_scratch(std::int64_t rows, std::int64_t pairs) {

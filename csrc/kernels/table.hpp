@@ -15,6 +15,15 @@ namespace linattn {
 
 // Samples are padded to a multiple of the widest vector of float32, so that block shapes are the same for every table.
 constexpr std::int64_t sample_quantum = 16;
+// Doubles in the widest vector.
+constexpr std::int64_t most_lanes = 8;
+// Vectors that multiply_adds works at side by side.
+constexpr int independent_vectors = 12;
+
+// Samples rounded up to what the kernels take.
+static inline std::int64_t padded_samples(std::int64_t count) {
+  return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
+}
 
 // Which two rows a product row multiplies: left[x] * right[y].
 struct RowPair {
@@ -68,8 +77,7 @@ static inline std::int64_t chunk_tokens(std::int64_t d, std::int64_t d_out) {
 
 // Doubles that sequence_moments works in: a chunk, and the sums of one vector of sequences.
 static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) {
-  constexpr std::int64_t widest = 8;  // lanes
-  return widest * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
+  return most_lanes * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
 }
 
 struct Kernels {
@@ -83,8 +91,8 @@ struct Kernels {
   void (*gather_float64)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
                          std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
 
-  // Of each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2, in
-  // rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
+  // For each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2,
+  // in rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
   void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
                            double* energy, std::int64_t stride);
 
@@ -135,7 +143,7 @@ struct Kernels {
   // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
   void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
 
-  // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
+  // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);
 };
 

@@ -4,17 +4,6 @@
 
 namespace linattn::cuda::bindings {
 
-namespace {
-
-Positions positions_from(const std::string& name) {
-  if (name == "last") return Positions::last;
-  if (name == "all") return Positions::all;
-  require(name == "causal", "positions: must be 'last', 'all' or 'causal', got '" + name + "'");
-  return Positions::causal;
-}
-
-}  // namespace
-
 std::int64_t checked_size(const char* name, std::int64_t size, std::int64_t least, std::int64_t most) {
   require(size >= least && size <= most, std::string(name) + ": must be " + std::to_string(least) + " to " +
                                              std::to_string(most) + ", got " + std::to_string(size));
@@ -23,9 +12,9 @@ std::int64_t checked_size(const char* name, std::int64_t size, std::int64_t leas
 
 Sizes sizes_from(const std::string& positions, std::int64_t n_sequences, std::int64_t n_rows, std::int64_t d,
                  std::int64_t d_out, std::optional<std::int64_t> n_pairs, std::optional<std::int64_t> n_queries) {
-  constexpr std::int64_t longest = std::int64_t{1} << 40;
-  checked_size("n_sequences", n_sequences, 1, longest);
-  checked_size("n_rows", n_rows, 1, longest);
+  constexpr std::int64_t most_rows = std::int64_t{1} << 40;
+  checked_size("n_sequences", n_sequences, 1, most_rows);
+  checked_size("n_rows", n_rows, 1, most_rows);
   checked_size("d", d, 1, most_coordinates);  // pairs then fit in 32 bits
   checked_size("d_out", d_out, 0, most_coordinates);
   require(n_pairs.has_value() == n_queries.has_value(), "n_pairs, n_queries: give both or none");

@@ -9,7 +9,7 @@
 
 namespace linattn::cuda::bindings {
 
-// Of a token, of an output, or rows of coefficients: what a dimension of a grid of thread blocks can be.
+// The most coordinates of a token or an output, and rows of coefficients: a grid of thread blocks is no longer.
 constexpr std::int64_t most_coordinates = 65535;
 
 // The size, if it is one of least .. most; else an error that begins with its name.

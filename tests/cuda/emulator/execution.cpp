@@ -22,10 +22,10 @@ namespace emulator {
 
 namespace {
 
-constexpr std::size_t warp_size = 32, shared_bytes = 48 << 10, shared_gap = 64;
+constexpr std::size_t warp_size = 32, shared_bytes = 48 << 10, shared_gap_bytes = 64;
 // Behind a block's shared memory: two tags for its barriers.
 constexpr std::size_t tag_bytes = 8, block_bytes = shared_bytes + 2 * tag_bytes;
-// Of blocks before: races between blocks of 256 threads are seen over 16 of them.
+// Fibers of earlier blocks that are kept: races between blocks of 256 threads are seen over 16 of them.
 constexpr std::size_t fibers_kept = 4096;
 constexpr int gap_byte = 0xff;  // doubles of such bytes are NaN
 
@@ -259,7 +259,8 @@ void* shared(std::size_t bytes, const char* file, int line) {
   if (block.used + bytes > shared_bytes) fail("more than 48 KiB of shared memory at " + at(file, line));
   char* const start = block.memory + block.used;
   allow(start, bytes);
-  block.used = std::min(shared_bytes, (block.used + bytes + 2 * shared_gap - 1) / shared_gap * shared_gap);
+  block.used =
+      std::min(shared_bytes, (block.used + bytes + 2 * shared_gap_bytes - 1) / shared_gap_bytes * shared_gap_bytes);
   block.allocations.push_back({file, line, start});
   return start;
 }
