@@ -33,14 +33,28 @@ Selection one_pair(std::int64_t d, Positions positions) {
   return selection;
 }
 
+// The samples of a problem as the core takes them, and the features that take part, written out.
+struct ChosenSamples {
+  ChosenSamples(const Problem& problem, Positions positions, const Selection* selection)
+      : tokens(problem.sequences()),
+        targets(problem.target_rows(positions)),
+        data{tokens, &targets, problem.weights.data(), positions, selection},
+        pairs(selection != nullptr ? selection->pairs : all_numbers(pair_count(problem.d))),
+        queries(selection != nullptr ? selection->queries : all_numbers(problem.d)) {}
+  ChosenSamples(const ChosenSamples&) = delete;  // the samples point into it
+
+  const Tokens tokens, targets;
+  const Samples data;
+  const std::vector<std::int64_t> pairs, queries;
+};
+
 void test_moments(const Kernels& kernels, const Problem& problem, Positions positions, Precision precision,
                   const Selection* selection = nullptr) {
   const std::int64_t d = problem.d, d_out = problem.d_out;
-  const Tokens tokens = problem.sequences();
-  const Tokens targets = problem.target_rows(positions);
-  const Samples data{tokens, &targets, problem.weights.data(), positions, selection};
-  const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
-  const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
+  const ChosenSamples chosen(problem, positions, selection);
+  const Samples& data = chosen.data;
+  const auto& pairs = chosen.pairs;
+  const auto& queries = chosen.queries;
   const auto q = static_cast<std::int64_t>(pairs.size()), k = static_cast<std::int64_t>(queries.size());
 
   std::vector<double> gram(std::size_t(gram_size(data))), cross(std::size_t(d_out * k * q)),
@@ -98,11 +112,10 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
 void test_normal_equations(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
                            const Selection* selection = nullptr) {
   const std::int64_t d = problem.d, d_out = problem.d_out;
-  const Tokens tokens = problem.sequences();
-  const Tokens targets = problem.target_rows(positions);
-  const Samples data{tokens, &targets, problem.weights.data(), positions, selection};
-  const auto pairs = selection != nullptr ? selection->pairs : all_numbers(pair_count(d));
-  const auto queries = selection != nullptr ? selection->queries : all_numbers(d);
+  const ChosenSamples chosen(problem, positions, selection);
+  const Samples& data = chosen.data;
+  const auto& pairs = chosen.pairs;
+  const auto& queries = chosen.queries;
   const std::size_t q = pairs.size(), k = queries.size(), p = q * k, outputs = std::size_t(d_out);
 
   const std::vector<double> c = draw(std::int64_t(outputs * p), random);
