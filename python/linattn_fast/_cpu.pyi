@@ -1,6 +1,7 @@
 """Types of the compiled extension; see csrc/bindings."""
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,9 @@ _Progress = Callable[[int], object] | None
 
 class NonFiniteError(ValueError): ...
 
-BLOCK_STRIDE: int
+BLOCK_STRIDE: Final[int]
 """Numbers from one row of a block of samples to the next."""
-SAMPLE_QUANTUM: int
+SAMPLE_QUANTUM: Final[int]
 """The number of columns of a block is a multiple of this, in samples."""
 
 def pass_slabs(samples: int, entries: int) -> int: ...
@@ -50,19 +51,19 @@ class Samples:
     ) -> None: ...
 
 class Moments:
-    """Sums over samples, and what a bound on their rounding rests on; attributes are read-only."""
+    """Sums over samples, and what a bound on their rounding rests on."""
 
-    gram: _Floats
+    gram: Final[_Floats]
     """The compact Gram, flat; empty where it was not wanted."""
-    cross: _Floats
+    cross: Final[_Floats]
     """The cross moment (d_out, queries, pairs)."""
-    energy: _Floats
+    energy: Final[_Floats]
     """The energy of the targets (d_out,)."""
-    sizes: _Floats
+    sizes: Final[_Floats]
     """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
-    roundings: tuple[int, int]
+    roundings: Final[tuple[int, int]]
     """Roundings of a summand of the Gram, at most: in float64, and in float32."""
-    underflow: bool
+    underflow: Final[bool]
     """Whether a result was rounded below the smallest normal number."""
 
 def accumulate(

@@ -16,7 +16,7 @@ every card with the same instruction (tensor cores or fused multiply-adds).
 irrelevant before and after.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 class CudaArray(Protocol):
     """What CuPy arrays are, and what the tests make of host memory."""
@@ -50,14 +50,14 @@ def architectures() -> list[str]:
 class Sizes:
     """What the sizes of results and of memory follow from: numbers, and no arrays.
 
-    ``n_pairs`` and ``n_queries`` are None where all features take part. Attributes are read-only.
+    ``n_pairs`` and ``n_queries`` are None where all features take part.
     """
 
-    kept_bytes: int
+    kept_bytes: Final[int]
     """Bytes of all samples, as ``keep_samples`` writes them."""
-    gram_size: int
+    gram_size: Final[int]
     """Entries of the compact Gram: those of ``compact.shape``, multiplied."""
-    summation_steps: int
+    summation_steps: Final[int]
     """Additions that one summand of the Gram goes through in one ``accumulate``, at most."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Samples:
         ``Features.everything``: then the Gram of "all" has the form of triples (compact.py).
     """
 
-    sizes: Sizes
+    sizes: Final[Sizes]
     """What the sizes of results and of memory follow from."""
 
     def __init__(
