@@ -126,7 +126,7 @@ def kept_samples_bytes(features: Features, d_out: int, positions: Positions, col
     """
     q, k = features.n_pairs, features.n_queries
     rows = q + pair_count(k) + 1 if positions == "all" else q + k + d_out + 1
-    return 8 * rows * (columns + 16)
+    return 8 * rows * (columns + compiled.SAMPLE_QUANTUM)
 
 
 def _slabs_bytes(n_samples: int, entries: int) -> int:
@@ -141,7 +141,8 @@ def _slabs_bytes(n_samples: int, entries: int) -> int:
 def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
     q, k, p = features.n_pairs, features.n_queries, features.count
-    rows = 8 * 264 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
+    # The blocks at work, one a thread.
+    rows = 8 * compiled.BLOCK_STRIDE * (3 * q + 4 * (k + d_out)) * get_num_threads()
     factors = q * q + k * k + q * k
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
