@@ -258,7 +258,9 @@ class _Auto:
             return self._factorising("a number of heads needs the Gram in any case")
         if self._fits("cholesky"):
             where = "data on a cluster" if problem.read is None else "a stream"
-            return self._factorising(f"{where}, which Cholesky reads least often")
+            why = f"{where}, which Cholesky reads least often"
+            unknown = "a stream of unknown length, so its moments come first"
+            return self._factorising(unknown if n is None else why)
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
 
     def _in_memory(self, problem: InMemory) -> Plan:

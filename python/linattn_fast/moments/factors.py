@@ -243,8 +243,8 @@ def _blocks(moments: MomentSums, alpha: float) -> list[Block]:
 def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
     if len(blocks) == 1:
         return choice
-    reason = f"{choice.reason}; in {len(blocks)} blocks, of queries that never occur together"
-    return replace(choice, reason=reason)
+    told = f"in {len(blocks)} blocks, of queries that never occur together"
+    return replace(choice, reason="; ".join(filter(None, (choice.reason, told))))
 
 
 def rounding_steps_of(moments: MomentSums) -> int:
@@ -271,6 +271,14 @@ def factorise_moments(moments: MomentSums, alpha: float = 0.0, solver: str = "au
         return _eigenvectors(_blocks(moments, 0.0), steps, alpha)
 
     return _explained(choose(attempt, least_norm, solver), blocks)
+
+
+def decompose_moments(moments: MomentSums, alpha: float) -> Choice:
+    """Factorise Lambda by eigenvectors, the ridge solved for in its range: of least norm."""
+    start = time.perf_counter()
+    blocks = _blocks(moments, 0.0)
+    factor = _eigenvectors(blocks, rounding_steps_of(moments), alpha)
+    return _explained(Choice(factor, "", time.perf_counter() - start), blocks)
 
 
 def try_cholesky_of_moments(moments: MomentSums, alpha: float = 0.0) -> Choice | NotSafe:

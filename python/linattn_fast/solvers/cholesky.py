@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..linalg.factors import Choice, NotSafe
-from ..moments.factors import factorise_moments, try_cholesky_of_moments
+from ..moments.factors import decompose_moments, factorise_moments, try_cholesky_of_moments
 from ..moments.loss_error import loss_error
 from ..moments.sums import MomentSums
 from .accuracy import Solution, confirmed, converged, doubts_of, error_of_factorised, refine_on_data
@@ -39,7 +39,10 @@ def solve_by_eigenvectors(task: Task) -> Solved:
 
 def solve_for_least_norm(task: Task) -> Solved:
     """Solve by eigenvectors after Cholesky was seen not to be safe."""
-    return _solved(task, _chosen(task, "auto"))
+    moments = accumulated(task)
+    with task.stages.timed("solve"):
+        choice = decompose_moments(moments, task.alpha)
+    return _solved(task, choice)
 
 
 def solve_if_safe(task: Task) -> Solved | NotSafe:
