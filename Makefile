@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt README.md \
   $(shell find csrc python tests/cuda/emulator -type f ! -name '*.pyc' ! -name '*.so')
 
+# C++ and CUDA, as .clang-format lays it out.
+COMPILED := $(shell find csrc tests/core tests/cuda bench -name '*.[ch]pp' -o -name '*.cu')
+
 # The CUDA kernels are compiled for the tests' emulator as well, where it runs.
 EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 
@@ -30,6 +33,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run --Werror $(COMPILED)
 
 # The manual, docs/_build/html/index.html: warnings are errors, and no network is needed.
 docs: $(VENV)/installed

@@ -1,6 +1,11 @@
-"""Rooms stay small and nothing imports in a circle; which room may import which: pyproject.toml."""
+"""Rooms stay small and nothing imports in a circle; which room may import which: pyproject.toml.
+
+The folders of C++ include in one direction, too: CMakeLists.txt says which.
+"""
 
 import ast
+import os
+import re
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -104,7 +109,7 @@ def test_rooms_are_small_enough_to_see():
     rooms = modules_of_rooms()
     assert rooms["data"] > 1, "no rooms were found"
     rooms.pop(".")
-    limits = {room: MOST_IN_A_ROOM for room in rooms}
+    limits = dict.fromkeys(rooms, MOST_IN_A_ROOM)
     assert {room: n for room, n in rooms.items() if n > limits[room]} == {}
 
 
@@ -112,3 +117,52 @@ def test_the_root_has_only_what_people_import_directly():
     files = [path.name for pattern in ("*.py", "*.pyi") for path in PACKAGE.glob(pattern)]
     assert "__init__.py" in files
     assert len(files) <= MOST_AT_THE_ROOT, files
+
+
+SOURCES = Path(__file__).parents[1] / "csrc"
+DOOR, CHOICE = "kernels/table.hpp", "kernels/isa.hpp"
+INCLUDES = {
+    "common": set(),
+    "kernels": {"common"},
+    "core": {"common", DOOR},
+    "softmax": {"common", DOOR},
+    "bindings": {"common", "core", "softmax", DOOR, CHOICE},
+    "cuda": {"common", "emulator.hpp"},
+}
+"""What the sources of a folder may include beside their own: folders, or single files."""
+
+
+def broken_includes(sources: dict[str, str]) -> set[tuple[str, str]]:
+    """(file, file it may not include), of texts by their paths under csrc/."""
+    broken = set()
+    for name, text in sources.items():
+        room, folder = name.split("/")[0], Path("/csrc", name).parent
+        for given in re.findall(r'^ *# *include +"(.+?)"', text, re.MULTILINE):
+            path = Path(os.path.normpath(folder / given))
+            included = path.relative_to("/csrc").as_posix()
+            # The emulator's header is found by a search path, and not beside the file.
+            included = given if given == "emulator.hpp" else included
+            if not {included, included.split("/")[0]} & {room, *INCLUDES[room]}:
+                broken.add((name, included))
+    return broken
+
+
+def test_folders_of_compiled_code_include_in_one_direction():
+    paths = [path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".hpp", ".cu")]
+    sources = {path.relative_to(SOURCES).as_posix(): path.read_text() for path in paths}
+    assert {name.split("/")[0] for name in sources} == set(INCLUDES)
+    assert broken_includes(sources) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "included"),
+    [
+        ("core/moments.cpp", "../kernels/product.hpp", "kernels/product.hpp"),
+        ("core/moments.cpp", "../kernels/isa.hpp", "kernels/isa.hpp"),
+        ("kernels/table.cpp", "../core/tokens.hpp", "core/tokens.hpp"),
+        ("common/slabs.hpp", "../kernels/table.hpp", "kernels/table.hpp"),
+        ("cuda/bindings/arrays.cpp", "../../core/tokens.hpp", "core/tokens.hpp"),
+    ],
+)
+def test_an_include_against_the_direction_is_found(name, given, included):
+    assert broken_includes({name: f'#include "{given}"\n'}) == {(name, included)}

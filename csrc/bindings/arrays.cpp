@@ -29,7 +29,7 @@ void require_aligned(const char* name, const py::array& array) {
           std::string(name) + ": the array must be aligned");
 }
 
-// The last two axes of an array as one sequence; axis 0 is skipped for a dense batch.
+// The last two axes of an array as one sequence; axis 0 of a dense array is skipped.
 Sequence sequence_of(const char* name, const py::array& array) {
   const py::ssize_t rows = array.ndim() - 2, columns = array.ndim() - 1;
   require_aligned(name, array);
@@ -44,13 +44,6 @@ Sequence sequence_of(const char* name, const py::array& array) {
 
 void require(bool condition, const std::string& message) {
   if (!condition) throw std::invalid_argument(message);
-}
-
-Positions positions_from(const std::string& name) {
-  if (name == "last") return Positions::last;
-  if (name == "all") return Positions::all;
-  if (name == "causal") return Positions::causal;
-  throw std::invalid_argument("positions: must be 'last', 'all' or 'causal', got '" + name + "'");
 }
 
 int checked_threads(int threads) {
@@ -76,7 +69,7 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
       arrays.push_back(std::move(array));
     }
     require(!sequences.empty(), where + ": no sequences");
-    batch = TokenBatch::list(std::move(sequences), *scalar, arrays.front().shape(1));
+    tokens = Tokens::list(std::move(sequences), *scalar, arrays.front().shape(1));
     return;
   }
 
@@ -88,7 +81,7 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
   const Sequence sequence = sequence_of(name, array);
   const std::int64_t d = array.shape(array.ndim() - 1);
   if (!offsets) {
-    batch = TokenBatch::dense(sequence, scalar, array.shape(0), d, element_stride(name, array, 0));
+    tokens = Tokens::dense(sequence, scalar, array.shape(0), d, element_stride(name, array, 0));
   } else {
     require(offsets->ndim() == 1 && offsets->size() >= 2, "offsets: must have N + 1 entries");
     const std::int64_t* starts = offsets->data();
@@ -97,7 +90,7 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
     for (std::int64_t i = 0; i < count; ++i) {
       require(starts[i] < starts[i + 1], "offsets: must increase");
     }
-    batch = TokenBatch::flat(sequence, scalar, starts, count, d);
+    tokens = Tokens::flat(sequence, scalar, starts, count, d);
   }
   arrays.push_back(std::move(array));
 }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "../common/monitor.hpp"
-#include "../common/positions.hpp"
 #include "../core/tokens.hpp"
 
 namespace linattn::bindings {
@@ -21,19 +20,17 @@ namespace py = pybind11;
 using Doubles = py::array_t<double, py::array::c_style>;
 using Offsets = py::array_t<std::int64_t, py::array::c_style>;
 
-// A TokenBatch together with the arrays it points into. Made with the GIL held; read without it.
+// Tokens together with the arrays it points into. Made with the GIL held; read without it.
 struct OwnedTokens {
   // storage: (N, n, d), or (rows, d) with offsets, or a tuple of (n_i, d); float32 or float64, any strides.
   OwnedTokens(const char* name, const py::object& storage, const std::optional<Offsets>& offsets);
 
   std::vector<py::array> arrays;
   std::optional<Offsets> kept_offsets;
-  std::optional<TokenBatch> batch;
+  std::optional<Tokens> tokens;
 
-  const TokenBatch& operator*() const { return *batch; }
+  const Tokens& operator*() const { return *tokens; }
 };
-
-Positions positions_from(const std::string& name);
 
 void require(bool condition, const std::string& message);
 

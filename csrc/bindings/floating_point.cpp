@@ -28,8 +28,9 @@ void restore_environment(const std::string& kept) {
 }  // namespace
 
 void register_floating_point(py::module_& module) {
-  module.def("keeps_subnormals", &keeps_subnormals,
-             "Whether this thread computes with numbers below the smallest normal one, and does not take them for zero.");
+  module.def(
+      "keeps_subnormals", &keeps_subnormals,
+      "Whether this thread computes with numbers below the smallest normal one, and does not take them for zero.");
   module.def("set_default_environment", &set_default_environment,
              "Set this thread's floating-point environment to the default; return what it was.");
   module.def("restore_environment", &restore_environment, py::arg("kept"),

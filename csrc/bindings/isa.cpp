@@ -19,8 +19,7 @@ void register_isa(pybind11::module_& module) {
         return names;
       },
       "Every compiled instruction set and whether this processor runs it, the best last.");
-  module.def(
-      "instruction_set", [] { return std::string(kernels().name); }, "The instruction set in use.");
+  module.def("instruction_set", [] { return std::string(kernels().name); }, "The instruction set in use.");
   module.def(
       "multiply_add_rate",
       [](int threads) {

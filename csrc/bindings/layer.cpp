@@ -6,8 +6,8 @@
 
 #include "../common/index.hpp"
 #include "../kernels/isa.hpp"
-#include "arrays.hpp"
 #include "register.hpp"
+#include "samples.hpp"
 
 namespace linattn::bindings {
 
@@ -19,37 +19,35 @@ void require_heads(const Doubles& v, const Doubles& q) {
           "V, Q: must be (H, d_out, d) and (H, d, d)");
 }
 
-Doubles run(const LayerFactory& layer, const Kernels& chosen, const OwnedTokens& tokens, const std::string& positions,
-            std::int64_t d_out, int threads) {
-  const Positions where = positions_from(positions);
-  Doubles out({where == Positions::last ? (*tokens).count() : (*tokens).rows(), d_out});
+// A layer needs tokens and positions alone; with chosen features it would be another function.
+Doubles run(const LayerFactory& layer, const Kernels& chosen, const OwnedSamples& samples, std::int64_t d_out,
+            int threads) {
+  require(!samples.selected(), "samples: must have all features");
+  const Tokens& tokens = samples.tokens();
+  Doubles out({samples.positions() == Positions::last ? tokens.count() : tokens.rows(), d_out});
   double* data = out.mutable_data();
   const Monitor monitor = make_monitor(py::none());
   threads = checked_threads(threads);
   const py::gil_scoped_release release;
-  evaluate(chosen, layer, *tokens, where, d_out, threads, monitor, data);
+  evaluate(chosen, layer, tokens, samples.positions(), d_out, threads, monitor, data);
   return out;
 }
 
-Doubles evaluate_heads(const Doubles& v, const Doubles& q, const py::object& storage,
-                       const std::optional<Offsets>& offsets, const std::string& positions, int threads) {
+Doubles evaluate_heads(const Doubles& v, const Doubles& q, const OwnedSamples& samples, int threads) {
   require_heads(v, q);
-  const OwnedTokens tokens("tokens", storage, offsets);
-  require((*tokens).width() == v.shape(2), "tokens: d must be that of the heads");
+  require(samples.tokens().width() == v.shape(2), "tokens: d must be that of the heads");
   const Kernels& chosen = kernels();
   const LayerFactory layer = layer_from_heads(chosen, v.data(), q.data(), v.shape(0), v.shape(1), v.shape(2));
-  return run(layer, chosen, tokens, positions, v.shape(1), threads);
+  return run(layer, chosen, samples, v.shape(1), threads);
 }
 
-Doubles evaluate_coefficients(const Doubles& coefficients, const py::object& storage,
-                              const std::optional<Offsets>& offsets, const std::string& positions, int threads) {
-  const OwnedTokens tokens("tokens", storage, offsets);
-  const std::int64_t d = (*tokens).width();
+Doubles evaluate_coefficients(const Doubles& coefficients, const OwnedSamples& samples, int threads) {
+  const std::int64_t d = samples.tokens().width();
   require(coefficients.ndim() == 2 && coefficients.shape(1) == pair_count(d) * d,
           "coefficients: must be (d_out, d (d + 1) / 2 * d)");
   const Kernels& chosen = kernels();
   const LayerFactory layer = layer_from_coefficients(chosen, coefficients.data(), coefficients.shape(0), d);
-  return run(layer, chosen, tokens, positions, coefficients.shape(0), threads);
+  return run(layer, chosen, samples, coefficients.shape(0), threads);
 }
 
 Doubles generate_tokens(const Doubles& v, const Doubles& q, const Doubles& prompts, std::int64_t steps,
@@ -78,12 +76,10 @@ Doubles generate_tokens(const Doubles& v, const Doubles& q, const Doubles& promp
 }  // namespace
 
 void register_layer(py::module_& module) {
-  module.def("evaluate_heads", &evaluate_heads, py::arg("V"), py::arg("Q"), py::arg("tokens"), py::arg("offsets"),
-             py::arg("positions"), py::arg("threads"),
+  module.def("evaluate_heads", &evaluate_heads, py::arg("V"), py::arg("Q"), py::arg("samples"), py::arg("threads"),
              "The layer from its heads: (N, d_out) for 'last', (rows, d_out) for 'all' and 'causal'.");
-  module.def("evaluate_coefficients", &evaluate_coefficients, py::arg("coefficients"), py::arg("tokens"),
-             py::arg("offsets"), py::arg("positions"), py::arg("threads"),
-             "The layer from its coefficients, with the same result.");
+  module.def("evaluate_coefficients", &evaluate_coefficients, py::arg("coefficients"), py::arg("samples"),
+             py::arg("threads"), "The layer from its coefficients, with the same result.");
   module.def("generate", &generate_tokens, py::arg("V"), py::arg("Q"), py::arg("prompts"), py::arg("steps"),
              py::arg("decimals"), py::arg("threads"),
              "Prompts (N, n, d) followed by `steps` tokens that the layer appends.");

@@ -2,25 +2,23 @@
 
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "../kernels/isa.hpp"
-#include "data.hpp"
 #include "register.hpp"
+#include "samples.hpp"
 
 namespace linattn::bindings {
 
 namespace {
 
-// Data and its packed samples. Calls from several threads wait for one another.
+// Samples, and what is packed of them. Calls from several threads wait for one another.
 class NormalEquations {
  public:
-  NormalEquations(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
-                  const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
-                  const std::string& positions, const std::optional<Offsets>& pairs,
-                  const std::optional<Offsets>& queries, bool keep)
-      : data_(storage, offsets, target_storage, target_offsets, weights, positions, pairs, queries),
-        store_(kernels(), *data_, keep) {}
+  NormalEquations(std::shared_ptr<const OwnedSamples> owned, bool keep)
+      : owned_(std::move(owned)), data_(*owned_, /*with_squares=*/false), store_(kernels(), *data_, keep) {}
 
   py::tuple kronecker_factors(int threads) {
     const std::int64_t pairs = (*data_).pairs(), queries = (*data_).queries();
@@ -69,7 +67,8 @@ class NormalEquations {
     body(monitor);
   }
 
-  OwnedData data_;
+  std::shared_ptr<const OwnedSamples> owned_;
+  SamplesInUse data_;
   SampleStore store_;
   std::mutex mutex_;
 };
@@ -77,15 +76,12 @@ class NormalEquations {
 }  // namespace
 
 void register_normal_equations(py::module_& module) {
-  module.def("pass_slabs", &pass_slabs, py::arg("samples"), py::arg("entries"),
-             "Slabs into which a pass over samples is cut, each with sums of so many entries.");
   py::class_<NormalEquations>(module, "NormalEquations",
-                              "The Gram of a batch as an operator; `keep` holds on to the packed samples.")
-      .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&,
-                    const std::optional<Offsets>&, const std::optional<Doubles>&, const std::string&,
-                    const std::optional<Offsets>&, const std::optional<Offsets>&, bool>(),
-           py::arg("tokens"), py::arg("offsets"), py::arg("targets"), py::arg("target_offsets"), py::arg("weights"),
-           py::arg("positions"), py::arg("pairs"), py::arg("queries"), py::arg("keep"))
+                              "The Gram of samples as an operator; `keep` holds on to what is packed of them.")
+      .def(py::init([](std::shared_ptr<OwnedSamples> samples, bool keep) {
+             return std::make_unique<NormalEquations>(std::move(samples), keep);
+           }),
+           py::arg("samples").none(false), py::kw_only(), py::arg("keep"))
       .def("kronecker_factors", &NormalEquations::kronecker_factors, py::arg("threads"),
            "sum w s s' (pairs, pairs), sum w z z' (queries, queries), and the Gram's diagonal (pairs, queries).")
       .def("normal", &NormalEquations::normal, py::arg("coefficients"), py::arg("threads"),

@@ -6,7 +6,9 @@
 namespace linattn::bindings {
 
 void register_isa(pybind11::module_& module);
+void register_block_sizes(pybind11::module_& module);
 void register_floating_point(pybind11::module_& module);
+void register_samples(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);

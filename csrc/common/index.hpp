@@ -20,7 +20,8 @@ static constexpr std::int64_t pair_index(std::int64_t j, std::int64_t k, std::in
   return j * d - j * (j - 1) / 2 + (k - j);
 }
 
-// Where the entries (u, v, v), (u, v, v + 1), .. of a symmetric third moment start; triple_start(q, q; q) is their number.
+// Where the entries (u, v, v), (u, v, v + 1), .. of a symmetric third moment start; triple_start(q, q; q) is their
+// number.
 static constexpr std::int64_t triple_start(std::int64_t u, std::int64_t v, std::int64_t q) {
   const auto triples = [](std::int64_t k) { return k * (k + 1) * (k + 2) / 6; };
   return triples(q) - triples(q - u) + pair_count(q - u) - pair_count(q - v);

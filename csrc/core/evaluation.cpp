@@ -6,8 +6,8 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/index.hpp"
-#include "sequence_group.hpp"
 #include "../common/team.hpp"
+#include "sequence_group.hpp"
 
 namespace linattn {
 
@@ -17,7 +17,7 @@ constexpr std::int64_t answers_at_once = 8;
 
 // S, z and y of one group of sequences: q, d and d_out rows of `width` samples, y for several queries.
 struct GroupState {
-  GroupState(const Kernels& kernels, std::unique_ptr<Layer> made, const TokenBatch& tokens, std::int64_t d_out)
+  GroupState(const Kernels& kernels, std::unique_ptr<Layer> made, const Tokens& tokens, std::int64_t d_out)
       : group(kernels, tokens),
         layer(std::move(made)),
         s(pair_count(tokens.width()) * group_samples),
@@ -31,7 +31,7 @@ struct GroupState {
 
 class GroupEvaluator {
  public:
-  GroupEvaluator(const Kernels& kernels, std::unique_ptr<Layer> layer, const TokenBatch& tokens, Positions positions,
+  GroupEvaluator(const Kernels& kernels, std::unique_ptr<Layer> layer, const Tokens& tokens, Positions positions,
                  std::int64_t d_out, double* out)
       : kernels_(kernels),
         tokens_(tokens),
@@ -78,8 +78,8 @@ class GroupEvaluator {
   bool answer_each_sequence(const double* map) {
     const SequenceGroup& group = state_.group;
     for (std::int64_t column = 0; column < group.count(); ++column) {
-      if (!kernels_.answer_sequence(group[column], tokens_.scalar(), tokens_.width(), map + column, group.width(), d_out_,
-                                    out_ + starts_[column] * d_out_)) {
+      if (!kernels_.answer_sequence(group[column], tokens_.scalar(), tokens_.width(), map + column, group.width(),
+                                    d_out_, out_ + starts_[column] * d_out_)) {
         return false;
       }
     }
@@ -96,13 +96,14 @@ class GroupEvaluator {
     });
   }
 
-  // body(token t of every sequence, answer) for t = 0, 1, ..; answers are stored several at a time, which lie side by side.
+  // body(token t of every sequence, answer) for t = 0, 1, ..; answers are stored several at a time, which lie side by
+  // side.
   template <typename Tick, typename Body>
   void answer_tokens(const Tick& tick, const Body& body) {
     const std::int64_t width = state_.group.width();
     for (std::int64_t t = 0; t < state_.group.longest();) {
       tick();
-      const SequenceGroup::Tokens held = state_.group.tokens_from(t);
+      const SequenceGroup::TokenRows held = state_.group.tokens_from(t);
       while (t < held.last) {
         const std::int64_t first = t;
         double* answer = state_.y.data();
@@ -124,7 +125,7 @@ class GroupEvaluator {
   }
 
   const Kernels& kernels_;
-  const TokenBatch& tokens_;
+  const Tokens& tokens_;
   Positions positions_;
   std::int64_t d_out_;
   double* out_;
@@ -134,7 +135,7 @@ class GroupEvaluator {
 
 class GroupGenerator {
  public:
-  GroupGenerator(const Kernels& kernels, std::unique_ptr<Layer> layer, const TokenBatch& prompts, double* sequences,
+  GroupGenerator(const Kernels& kernels, std::unique_ptr<Layer> layer, const Tokens& prompts, double* sequences,
                  std::int64_t start, std::int64_t end, double scale)
       : kernels_(kernels),
         sequences_(sequences),
@@ -207,7 +208,7 @@ void for_each_group(std::int64_t count, int threads, const Monitor& monitor, con
 
 }  // namespace
 
-void evaluate(const Kernels& kernels, const LayerFactory& make_layer, const TokenBatch& tokens, Positions positions,
+void evaluate(const Kernels& kernels, const LayerFactory& make_layer, const Tokens& tokens, Positions positions,
               std::int64_t d_out, int threads, const Monitor& monitor, double* out) {
   for_each_group(tokens.count(), threads, monitor,
                  [&] { return GroupEvaluator(kernels, make_layer(), tokens, positions, d_out, out); });
@@ -216,8 +217,8 @@ void evaluate(const Kernels& kernels, const LayerFactory& make_layer, const Toke
 void generate(const Kernels& kernels, const LayerFactory& make_layer, double* sequences, std::int64_t count,
               std::int64_t start, std::int64_t steps, std::int64_t d, double scale, int threads,
               const Monitor& monitor) {
-  const TokenBatch prompts = TokenBatch::dense({sequences, start, d, 1}, Scalar::float64, count, d,
-                                               /*sequence_stride=*/(start + steps) * d);
+  const Tokens prompts = Tokens::dense({sequences, start, d, 1}, Scalar::float64, count, d,
+                                       /*sequence_stride=*/(start + steps) * d);
   for_each_group(count, threads, monitor, [&] {
     return GroupGenerator(kernels, make_layer(), prompts, sequences, start, start + steps, scale);
   });

@@ -1,4 +1,4 @@
-// A layer applied to batches of sequences.
+// A layer applied to sequences.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace linattn {
 
 // out: (N, d_out) for last, (rows, d_out) for all and causal. Throws NonFinite.
-void evaluate(const Kernels& kernels, const LayerFactory& layer, const TokenBatch& tokens, Positions positions,
+void evaluate(const Kernels& kernels, const LayerFactory& layer, const Tokens& tokens, Positions positions,
               std::int64_t d_out, int threads, const Monitor& monitor, double* out);
 
 // sequences (N, start + steps, d) with the first `start` tokens given: appends the layer's output as the next token,

@@ -6,7 +6,8 @@ namespace linattn {
 
 bool keeps_subnormals() {
   // volatile: the processor is asked, not the compiler
-  const volatile double smallest = std::numeric_limits<double>::denorm_min(), normal = std::numeric_limits<double>::min();
+  const volatile double smallest = std::numeric_limits<double>::denorm_min(),
+                        normal = std::numeric_limits<double>::min();
   const volatile double read = smallest + smallest, half = normal * 0.5;
   return read > 0.0 && half > 0.0;
 }

@@ -1,8 +1,8 @@
 // The floating-point environment of a thread: how it treats numbers below the smallest normal one, 2^-1022.
 //
-// Bounds on rounding are relative, and fail where a result is rounded below 2^-1022. The processor keeps a sticky flag of
-// that, which costs nothing. It is silent where another library has told the processor to take such numbers for zero, so
-// that is undone for as long as the work lasts.
+// Bounds on rounding are relative, and fail where a result is rounded below 2^-1022. The processor keeps a sticky flag
+// of that, which costs nothing. It is silent where another library has told the processor to take such numbers for
+// zero, so that is undone for as long as the work lasts.
 #pragma once
 
 #include <atomic>

@@ -13,7 +13,7 @@ namespace {
 // Heads as matrices that are applied to many coordinates at once.
 struct HeadMatrices {
   std::int64_t heads, d_out, d;
-  std::vector<double> values, values_by_head;                  // V: (d_out, H d) and (H d_out, d)
+  std::vector<double> values, values_by_head;                   // V: (d_out, H d) and (H d_out, d)
   std::vector<double> queries, transposed_by_head, transposed;  // Q_h (H d, d); Q_h' as (H d, d) and as (d, H d)
 };
 
@@ -64,8 +64,7 @@ class HeadsLayer final : public Layer {
     for (std::int64_t a = 0; a < d_out_; ++a) {
       for (std::int64_t i = 0; i < heads_ * d_; ++i) std::fill_n(left_.data() + i * width, width, *value++);
       kernels_.apply_symmetric(s_, d_, left_.data(), heads_, width, right_.data());
-      kernels_.apply(matrices_->transposed.data(), d_, heads_ * d_, right_.data(), width,
-                     map_.data() + a * d_ * width);
+      kernels_.apply(matrices_->transposed.data(), d_, heads_ * d_, right_.data(), width, map_.data() + a * d_ * width);
     }
   }
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "../common/buffer.hpp"
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 
@@ -21,7 +21,8 @@ class Layer {
   // y (d_out x width) for queries z (d x width).
   virtual void query(const double* z, std::int64_t width, double* y) = 0;
 
-  // For sequences that grow: forgets what was, then y for query z_t and S = sum over s <= t of z_s z_s', token by token.
+  // For sequences that grow: forgets what was, then y for query z_t and S = sum over s <= t of z_s z_s', token by
+  // token.
   virtual void start(std::int64_t width) = 0;
   virtual void follow(const double* z, std::int64_t width, double* y) = 0;
 };

@@ -11,14 +11,14 @@ namespace linattn {
 
 namespace {
 
-// Multiply-adds that are worth a second thread.
-constexpr std::int64_t worth_a_thread = 1 << 20;
+// As long as a second thread takes to start, about.
+constexpr std::int64_t multiply_adds_worth_a_thread = 1 << 20;
 
-// Columns first .. first + count of `rows` rows, in rows of block_stride; zero up to a multiple of sample_quantum, which is
-// returned.
+// Columns first .. first + count of `rows` rows, in rows of block_stride; zero up to a multiple of sample_quantum,
+// which is returned.
 std::int64_t copy_columns(const double* from, std::int64_t rows, std::int64_t stride, std::int64_t first,
                           std::int64_t count, double* out) {
-  const std::int64_t padded = (count + sample_quantum - 1) / sample_quantum * sample_quantum;
+  const std::int64_t padded = padded_samples(count);
   for (std::int64_t i = 0; i < rows; ++i) {
     double* const row = out + i * block_stride;
     std::copy_n(from + i * stride + first, count, row);
@@ -35,7 +35,8 @@ void multiply_transposed(const Kernels& kernels, const double* a, std::int64_t r
   const std::int64_t tasks = (rows + task_rows - 1) / task_rows;
   const auto block_size = [&](std::int64_t block) { return std::min(block_samples, inner - block * block_samples); };
   std::vector<Buffer> packed_b(static_cast<std::size_t>(blocks));  // as right factor
-  const std::int64_t useful = std::clamp<std::int64_t>(rows * columns * inner / worth_a_thread, 1, threads);
+  const std::int64_t useful =
+      std::clamp<std::int64_t>(rows * columns * inner / multiply_adds_worth_a_thread, 1, threads);
   Team::run(static_cast<int>(useful), [&](Team& team, int) {
     team.for_each(blocks, [&](std::int64_t block) {
       const Buffer copy(columns * block_stride);
@@ -54,11 +55,11 @@ void multiply_transposed(const Kernels& kernels, const double* a, std::int64_t r
         std::fill_n(targets[i], columns, 0.0);
       }
       for (std::int64_t block = 0; block < blocks; ++block) {
-        const std::int64_t padded = copy_columns(a + first * inner, count, inner, block * block_samples,
-                                                 block_size(block), copy.data());
+        const std::int64_t padded =
+            copy_columns(a + first * inner, count, inner, block * block_samples, block_size(block), copy.data());
         kernels.float64.pack_left_rows(copy.data(), block_stride, count, padded, nullptr, packed.data());
-        kernels.float64.multiply(packed.data(), count, packed_b[static_cast<std::size_t>(block)].data(), columns, padded,
-                                 nullptr, nullptr, nullptr, targets);
+        kernels.float64.multiply(packed.data(), count, packed_b[static_cast<std::size_t>(block)].data(), columns,
+                                 padded, nullptr, nullptr, nullptr, targets);
       }
     });
   });

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

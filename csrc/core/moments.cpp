@@ -14,8 +14,8 @@ namespace linattn {
 
 namespace {
 
-// Blocks filled before the threads turn to the matrix product (bytes): they should stay in the L3 cache.
-constexpr std::int64_t blocks_budget = 4 << 20;
+// Blocks filled before the threads turn to the matrix product: they should stay in the L3 cache.
+constexpr std::int64_t blocks_budget_bytes = 4 << 20;
 // Tasks that use a block's factors before the next block's take their place in the L2 cache.
 constexpr std::int64_t tasks_at_once = 8;
 
@@ -32,7 +32,7 @@ struct TaskRows {
 // The matrix products of a block, cut into tasks of up to task_rows rows each.
 class MomentProduct {
  public:
-  MomentProduct(const Kernels& kernels, const Data& data, Precision precision, bool with_gram, bool with_sizes)
+  MomentProduct(const Kernels& kernels, const Samples& data, Precision precision, bool with_gram, bool with_sizes)
       : kernels_(kernels),
         data_(data),
         mixed_(precision == Precision::mixed),
@@ -114,8 +114,7 @@ class MomentProduct {
     const RowPair* const pairs = order_.data() + first;
     for (std::int64_t i = 0; i < count; ++i) {
       const auto [u, v] = pairs[i];
-      rows.targets[i] =
-          gram + (triples ? triple_start(u, v, pairs_) - v : pair_index(u, v, pairs_) * columns_);
+      rows.targets[i] = gram + (triples ? triple_start(u, v, pairs_) - v : pair_index(u, v, pairs_) * columns_);
       rows.first_columns[i] = v;
     }
     multiply_products(pairs, count, block, rows, triples ? block.pair_columns.data() : block.query_columns.data(),
@@ -139,7 +138,8 @@ class MomentProduct {
       const std::int64_t* const from = first_columns != nullptr ? first_columns + i : nullptr;
       if (mixed_) {
         kernels_.float32.pack_left_products(block.left(), block.left(), block_stride, block.left_groups.data(),
-                                            pairs + i, in_panel, block.samples, rows.shrink + i, rows.narrow_packed.data());
+                                            pairs + i, in_panel, block.samples, rows.shrink + i,
+                                            rows.narrow_packed.data());
         kernels_.float32.multiply(rows.narrow_packed.data(), in_panel, block.narrow_columns.data(), columns_,
                                   block.samples, rows.scale + i, block.column_scale.data(), from, rows.targets + i);
       } else {
@@ -182,7 +182,7 @@ class MomentProduct {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   bool mixed_;
   std::int64_t pairs_, columns_, gram_rows_, cross_rows_, size_rows_, gram_tasks_, cross_tasks_, tasks_;
   std::vector<RowPair> order_;    // of the Gram's rows (u, v)
@@ -191,7 +191,7 @@ class MomentProduct {
 
 struct Work {
   const Kernels& kernels;
-  const Data& data;
+  const Samples& data;
   Precision precision;
   const Monitor& monitor;
   const MomentProduct& product;
@@ -201,8 +201,8 @@ struct Work {
   std::int64_t blocks() const { return BlockFiller(kernels, data, precision).blocks(); }
 };
 
-// Roundings of a summand in a block: s_u s_v, w z_l, that times z_m, and the product of both, where it is not fused with
-// the first of the additions to the other samples. In float32: both factors, their product, and the additions.
+// Roundings of a summand in a block: s_u s_v, w z_l, that times z_m, and the product of both, where it is not fused
+// with the first of the additions to the other samples. In float32: both factors, their product, and the additions.
 constexpr std::int64_t block_roundings = 4 + block_samples - 1;
 constexpr std::int64_t narrow_roundings = 3 + block_samples - 1;
 
@@ -210,14 +210,13 @@ void add_energy(const SampleBlock& block, double* energy) {
   for (std::size_t a = 0; a < block.energy.size(); ++a) energy[a] += block.energy[a];
 }
 
-// Many rows: all threads share the sums, each adding to rows of its own, block after block. Returns in how many additions
-// in a row a block takes part.
+// Many rows: all threads share the sums, each adding to rows of its own, block after block. Returns in how many
+// additions in a row a block takes part.
 std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums& sums) {
   const std::int64_t total = work.blocks();
-  const std::int64_t block_bytes =
-      8 * block_samples * (4 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
-  const std::int64_t at_once = std::min(
-      total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget / block_bytes)));
+  const std::int64_t block_bytes = 8 * block_samples * (4 * work.pairs() + 2 * work.data.d() + 2 * work.data.d_out());
+  const std::int64_t at_once =
+      std::min(total, std::max<std::int64_t>(threads, std::min<std::int64_t>(16, blocks_budget_bytes / block_bytes)));
   std::vector<SampleBlock> blocks;
   blocks.reserve(static_cast<std::size_t>(at_once));
   for (std::int64_t i = 0; i < at_once; ++i) blocks.emplace_back(work.data, work.precision);
@@ -243,9 +242,7 @@ std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums&
           }
         });
       }
-      team.for_each(filled, [&](std::int64_t i) {
-        filler.finish(block(i), block(i).continues ? carry(i) : nullptr);
-      });
+      team.for_each(filled, [&](std::int64_t i) { filler.finish(block(i), block(i).continues ? carry(i) : nullptr); });
       // A block's factors stay in the L2 cache for a few tasks, while the totals of these pass by.
       const std::int64_t groups = (work.product.tasks() + tasks_at_once - 1) / tasks_at_once;
       team.for_each(groups + 1, [&](std::int64_t group) {
@@ -308,18 +305,16 @@ std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums
 
 }  // namespace
 
-std::int64_t gram_size(const Data& data) {
-  return gram_entries(data.pairs(), data.queries(), data.triples());
-}
+std::int64_t gram_size(const Samples& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }
 
-Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
                              const Monitor& monitor, const MomentSums& sums) {
   std::atomic<bool> underflow{false};
   const MomentProduct product(kernels, data, precision, sums.gram != nullptr, sums.sizes != nullptr);
   const Work work{kernels, data, precision, monitor, product, underflow};
   const std::int64_t entries = product.gram_entries() + product.cross_entries();
-  const std::int64_t additions = entries <= moment_slab_limit ? accumulate_by_slabs(work, threads, sums)
-                                                       : accumulate_by_rows(work, threads, sums);
+  const std::int64_t additions = entries <= moment_slab_doubles ? accumulate_by_slabs(work, threads, sums)
+                                                                : accumulate_by_rows(work, threads, sums);
   return {block_roundings + additions, precision == Precision::mixed ? narrow_roundings : 0, underflow};
 }
 

@@ -6,17 +6,18 @@
 //   energy   [a]           = sum w y_a^2                             d_out
 //
 // These are all distinct entries of sum w h h' and sum w y h'. With a selection, u and v are chosen pairs and l and m
-// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions. It may then lack the entries that say how
-// large the summands of the others are, which are formed on their own, in the same order and with the same roundings:
+// chosen queries, and the Gram has rows (u,v) and columns (l,m) for all positions. It may then lack the entries that
+// say how large the summands of the others are, which are formed on their own, in the same order and with the same
+// roundings:
 //
 //   sizes    [(j,k), l]    = sum w S_jj S_kk z_l^2   (all: S_ll in the place of z_l^2)
 #pragma once
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
 #include "../common/monitor.hpp"
 #include "../common/sums.hpp"
+#include "../kernels/table.hpp"
 #include "sample_block.hpp"
 
 namespace linattn {
@@ -30,10 +31,10 @@ struct Summation {
 };
 
 // Number of entries of `gram`.
-std::int64_t gram_size(const Data& data);
+std::int64_t gram_size(const Samples& data);
 
 // Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
-Summation accumulate_moments(const Kernels& kernels, const Data& data, Precision precision, int threads,
+Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
                              const Monitor& monitor, const MomentSums& sums);
 
 }  // namespace linattn

@@ -18,12 +18,12 @@ constexpr std::int64_t rows_at_once = 64;
 // Rows of the left factor at a time.
 constexpr std::int64_t left_rows = 96;
 
-std::int64_t outputs_at_once(const Data& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
+std::int64_t outputs_at_once(const Samples& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
 
 // Coefficients (m x pairs x queries) packed as the left factor of maps, outputs_at_once() at a time.
 class PackedMatrix {
  public:
-  PackedMatrix(const Kernels& kernels, const Data& data, const double* coefficients, std::int64_t m)
+  PackedMatrix(const Kernels& kernels, const Samples& data, const double* coefficients, std::int64_t m)
       : at_once_(outputs_at_once(data)),
         size_(round_up(at_once_ * data.queries()) * data.pairs()),
         packed_((m + at_once_ - 1) / at_once_ * size_) {
@@ -33,7 +33,7 @@ class PackedMatrix {
     }
   }
 
-  // Of the outputs from `first` on, a multiple of outputs_at_once().
+  // For the outputs from `first` on, a multiple of outputs_at_once().
   const double* from(std::int64_t first) const { return packed_.data() + first / at_once_ * size_; }
 
  private:
@@ -72,7 +72,8 @@ class LeftFactor {
         targets_[i] = sums + (first + i) * column_count;
         first_columns_[i] = first + i;
       }
-      kernels_.float64.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, nullptr, packed_.data());
+      kernels_.float64.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, nullptr,
+                                          packed_.data());
       kernels_.float64.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr,
                                 triangular ? first_columns_ : nullptr, targets_);
     }
@@ -124,13 +125,15 @@ class Pass {
         } else {
           answer_sequences(block, outputs, squares + a);
         }
-        left_.add(rows_.data(), block.weights.data(), block.samples, outputs * queries,
-                  [](std::int64_t i) { return row_pair(i, 0); }, block.s.data(), pairs, block.samples, to);
+        left_.add(
+            rows_.data(), block.weights.data(), block.samples, outputs * queries,
+            [](std::int64_t i) { return row_pair(i, 0); }, block.s.data(), pairs, block.samples, to);
       } else {
         answer_samples(block, a, outputs, squares + a);
-        left_.add(rows_.data(), block.queries.data(), block.samples, outputs * queries,
-                  [queries](std::int64_t i) { return row_pair(i / queries, i % queries); }, block.s.data(), pairs,
-                  block.samples, to);
+        left_.add(
+            rows_.data(), block.queries.data(), block.samples, outputs * queries,
+            [queries](std::int64_t i) { return row_pair(i / queries, i % queries); }, block.s.data(), pairs,
+            block.samples, to);
       }
     }
   }
@@ -170,7 +173,7 @@ class Pass {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   const PackedMatrix& matrix_;
   std::int64_t m_;
   bool residuals_, all_;
@@ -185,12 +188,13 @@ void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool r
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
   const PackedMatrix matrix(store.kernels(), store.data(), coefficients, m);
   const Buffer sums(size + m);
-  sum_over_slabs(store.data().samples(), blocks_in_pass_slab, threads, monitor, store.sums(), {{sums.data(), size + m}},
-                 [&] { return Pass(store, matrix, m, residuals); },
-                 [&](Pass& worker, std::int64_t b, bool first, double* own) {
-                   if (first) worker.reader().seek(b);
-                   worker.add(b, own, own + size);
-                 });
+  sum_over_slabs(
+      store.data().samples(), blocks_in_pass_slab, threads, monitor, store.sums(), {{sums.data(), size + m}},
+      [&] { return Pass(store, matrix, m, residuals); },
+      [&](Pass& worker, std::int64_t b, bool first, double* own) {
+        if (first) worker.reader().seek(b);
+        worker.add(b, own, own + size);
+      });
   store.set_complete();
   by_pair(sums.data(), m, pairs, queries, out);
   std::copy_n(sums.data() + size, m, squares);
@@ -224,9 +228,10 @@ class FactorPass {
                                          pairs, block.samples, nullptr, squares_.data());
     if (data_.positions == Positions::all) {
       add_sequence_queries(block, of_queries);
-      left_.add(block.queries.data(), block.weights.data(), block.samples, queries,
-                [queries](std::int64_t l) { return row_pair(pair_index(l, l, queries), 0); }, squares_.data(), pairs,
-                block.samples, diagonal);
+      left_.add(
+          block.queries.data(), block.weights.data(), block.samples, queries,
+          [queries](std::int64_t l) { return row_pair(pair_index(l, l, queries), 0); }, squares_.data(), pairs,
+          block.samples, diagonal);
       return;
     }
     const double* z = block.queries.data();
@@ -236,10 +241,12 @@ class FactorPass {
       }
     }
     kernels_.float64.pack_right_rows(z, block.samples, queries, block.samples, nullptr, query_columns_.data());
-    left_.add(z, block.weights.data(), block.samples, queries, [](std::int64_t l) { return row_pair(l, 0); },
-              query_columns_.data(), queries, block.samples, of_queries);
-    left_.add(weighted_.data(), z, block.samples, queries, [](std::int64_t l) { return row_pair(l, l); },
-              squares_.data(), pairs, block.samples, diagonal);
+    left_.add(
+        z, block.weights.data(), block.samples, queries, [](std::int64_t l) { return row_pair(l, 0); },
+        query_columns_.data(), queries, block.samples, of_queries);
+    left_.add(
+        weighted_.data(), z, block.samples, queries, [](std::int64_t l) { return row_pair(l, l); }, squares_.data(),
+        pairs, block.samples, diagonal);
   }
 
  private:
@@ -253,9 +260,10 @@ class FactorPass {
         weights_.data()[i] *= static_cast<double>(data_.tokens[first + i].length);
       }
     }
-    left_.add(reader_.rows().left(), weights_.data(), block_stride, data_.pairs(),
-              [](std::int64_t u) { return row_pair(u, 0); }, block.s.data(), data_.pairs(), block.samples, sums,
-              /*triangular=*/true);
+    left_.add(
+        reader_.rows().left(), weights_.data(), block_stride, data_.pairs(),
+        [](std::int64_t u) { return row_pair(u, 0); }, block.s.data(), data_.pairs(), block.samples, sums,
+        /*triangular=*/true);
   }
 
   // The sum of z z' over the queries of a sequence is S.
@@ -271,7 +279,7 @@ class FactorPass {
   }
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   SampleReader reader_;
   LeftFactor left_;
   Buffer weights_, weighted_, query_columns_, squares_;
@@ -285,24 +293,27 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
   const std::int64_t entries = pairs * pairs + queries * queries + pairs * queries;
   const Buffer total(entries);
   SlabSums sums_of_slabs;
-  sum_over_slabs(store.data().samples(), blocks_in_pass_slab, threads, monitor, sums_of_slabs, {{total.data(), entries}},
-                 [&] { return FactorPass(store); },
-                 [](FactorPass& worker, std::int64_t b, bool first, double* own) {
-                   if (first) worker.reader().seek(b);
-                   worker.add(b, own);
-                 });
+  sum_over_slabs(
+      store.data().samples(), blocks_in_pass_slab, threads, monitor, sums_of_slabs, {{total.data(), entries}},
+      [&] { return FactorPass(store); },
+      [](FactorPass& worker, std::int64_t b, bool first, double* own) {
+        if (first) worker.reader().seek(b);
+        worker.add(b, own);
+      });
   store.set_complete();
   const double* from = total.data();
   for (std::int64_t u = 0; u < pairs; ++u) {
-    for (std::int64_t v = u; v < pairs; ++v) sums.pairs[u * pairs + v] = sums.pairs[v * pairs + u] = from[u * pairs + v];
+    for (std::int64_t v = u; v < pairs; ++v) {
+      sums.pairs[u * pairs + v] = sums.pairs[v * pairs + u] = from[u * pairs + v];
+    }
   }
   from += pairs * pairs;
   std::copy_n(from, queries * queries, sums.queries);
   by_pair(from + queries * queries, 1, pairs, queries, sums.diagonal);
 }
 
-void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads,
-                    const Monitor& monitor, double* product, double* energy) {
+void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
+                    double* product, double* energy) {
   pass(store, coefficients, m, false, threads, monitor, product, energy);
 }
 

@@ -1,5 +1,5 @@
-// The normal equations as an operator on coefficients C (m x p), without a p x p matrix. With h = s (x) z the features of
-// a sample, w its weight and y its target, and f = C h:
+// The normal equations as an operator on coefficients C (m x p), without a p x p matrix. With h = s (x) z the features
+// of a sample, w its weight and y its target, and f = C h:
 //
 //   Kronecker factors   sum w s s',  sum w z z',  and the diagonal sum w s_u^2 z_l^2 of the Gram
 //   normal product      sum w f h'          and sum w f^2
@@ -27,8 +27,8 @@ namespace linattn {
 void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, const KroneckerSums& sums);
 
 // C (m x p): product (m x p), energy (m).
-void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads,
-                    const Monitor& monitor, double* product, double* energy);
+void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
+                    double* product, double* energy);
 
 // C (d_out x p), of data with targets: gradient (d_out x p), squared_error (d_out).
 void residual_gradient(SampleStore& store, const double* coefficients, int threads, const Monitor& monitor,

@@ -8,7 +8,7 @@
 namespace linattn {
 
 double multiply_add_rate(const Kernels& kernels, int threads) {
-  constexpr std::int64_t rounds = 40'000'000, flops_a_round = 12 * 2;
+  constexpr std::int64_t rounds = 40'000'000, flops_a_round = independent_vectors * 2;
   std::atomic<double> sink{0.0};
   const auto start = std::chrono::steady_clock::now();
   Team::run(threads, [&](Team&, int) { sink = kernels.multiply_adds(rounds); });

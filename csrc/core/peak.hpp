@@ -1,7 +1,7 @@
 // What the machine can do at best, for benchmarks to compare with.
 #pragma once
 
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

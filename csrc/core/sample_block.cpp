@@ -27,7 +27,7 @@ void copy_rows(const double* rows, const std::vector<std::int64_t>& chosen, std:
 }
 
 // The pairs that are formed, as coordinates; empty where S is formed as a whole.
-std::vector<RowPair> formed_coordinates(const Data& data) {
+std::vector<RowPair> formed_coordinates(const Samples& data) {
   std::vector<RowPair> coordinates;
   if (!data.forms_few()) return coordinates;
   for (const std::int64_t number : data.selection->formed) {
@@ -49,37 +49,12 @@ void find_exponents(const double* rows, std::int64_t samples, std::vector<int>& 
 
 }  // namespace
 
-std::int64_t Data::row_of(std::int64_t pair) const {
-  if (!forms_few()) return pair;
-  const std::vector<std::int64_t>& formed = selection->formed;
-  return std::lower_bound(formed.begin(), formed.end(), pair) - formed.begin();
-}
-
-void Selection::form_few(std::int64_t d, Positions positions, bool with_squares) {
-  formed = pairs;
-  if (with_squares) {
-    for (const std::int64_t number : pairs) {
-      const Pair pair = pair_at(number, d);
-      formed.push_back(pair_index(pair.j, pair.j, d));
-      formed.push_back(pair_index(pair.k, pair.k, d));
-    }
-  }
-  if (positions == Positions::all) {
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      for (std::size_t k = i; k < queries.size(); ++k) formed.push_back(pair_index(queries[i], queries[k], d));
-    }
-  }
-  std::sort(formed.begin(), formed.end());
-  formed.erase(std::unique(formed.begin(), formed.end()), formed.end());
-  if (3 * static_cast<std::int64_t>(formed.size()) > pair_count(d)) formed.clear();
-}
-
 double shrinking(int exponent) { return std::ldexp(1.0, -std::clamp(exponent, -1000, 1000)); }
 double scale_of(int exponent) { return std::ldexp(1.0, std::clamp(exponent, -1000, 1000)); }
 
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
-SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
+SampleBlock::SampleBlock(const Samples& data, Precision precision, bool products)
     : selected(data.selection != nullptr),
       s((data.formed_pairs() + (data.forms_few() ? 1 : 0)) * block_stride),
       weights(block_stride),
@@ -117,12 +92,11 @@ SampleBlock::SampleBlock(const Data& data, Precision precision, bool products)
 
 // ------------------------------------------------------------------------------------------------ BlockFiller
 
-BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision precision)
+BlockFiller::BlockFiller(const Kernels& kernels, const Samples& data, Precision precision)
     : kernels_(kernels),
       data_(data),
       precision_(precision),
-      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr,
-             formed_coordinates(data)),
+      group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
@@ -144,9 +118,7 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Data& data, Precision pre
   }
 }
 
-std::int64_t BlockFiller::blocks() const {
-  return (data_.samples() + block_samples - 1) / block_samples;
-}
+std::int64_t BlockFiller::blocks() const { return (data_.samples() + block_samples - 1) / block_samples; }
 
 std::int64_t BlockFiller::block_size(std::int64_t b) const {
   return std::min(block_samples, data_.samples() - b * block_samples);
@@ -154,7 +126,7 @@ std::int64_t BlockFiller::block_size(std::int64_t b) const {
 
 void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
   const std::int64_t first = b * block_samples, count = block_size(b);
-  block.samples = padded(count);
+  block.samples = padded_samples(count);
   std::fill_n(block.weights.data(), block.samples, 0.0);
   switch (data_.positions) {
     case Positions::last:
@@ -198,7 +170,7 @@ void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t 
 
 // Columns are consecutive tokens, sequence after sequence; S is a running sum that starts anew with each sequence.
 void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count) {
-  const TokenBatch& tokens = data_.tokens;
+  const Tokens& tokens = data_.tokens;
   token_rows_.clear();
   target_rows_.clear();
   block.sequence_ends.clear();
@@ -231,8 +203,7 @@ void BlockFiller::fill_causal(SampleBlock& block, std::int64_t first, std::int64
     start = end;
   }
   for (std::int64_t pair = 0; pair < data_.formed_pairs(); ++pair) {
-    std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples,
-              0.0);
+    std::fill(block.s.data() + pair * block_stride + count, block.s.data() + pair * block_stride + block.samples, 0.0);
   }
 }
 
@@ -324,8 +295,8 @@ void BlockFiller::pack_narrow(SampleBlock& block) {
     find_exponents(block.z.data(), block.samples, z);
     find_exponents(block.weighted_z.data(), block.samples, weighted);
     for (std::size_t i = 0; i < columns; ++i) {
-      exponents[i] = weighted[static_cast<std::size_t>(query_pairs_[i].x)] +
-                     z[static_cast<std::size_t>(query_pairs_[i].y)];
+      exponents[i] =
+          weighted[static_cast<std::size_t>(query_pairs_[i].x)] + z[static_cast<std::size_t>(query_pairs_[i].y)];
     }
   }
   std::vector<double> shrink(columns);
@@ -350,8 +321,8 @@ bool BlockFiller::carry_into(std::int64_t b, double* carry) const {
   if (before == 0) return false;
   Sequence prefix = data_.tokens[i];
   prefix.length = before;
-  const TokenBatch batch = TokenBatch::list({prefix}, data_.tokens.scalar(), data_.d());
-  SequenceGroup group(kernels_, batch, nullptr, formed_);
+  const Tokens tokens = Tokens::list({prefix}, data_.tokens.scalar(), data_.d());
+  SequenceGroup group(kernels_, tokens, nullptr, formed_);
   group.select(0, 1);
   const Buffer s((data_.formed_pairs() + 1) * sample_quantum);
   group.second_moments(s.data(), sample_quantum);

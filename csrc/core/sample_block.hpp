@@ -10,55 +10,13 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/buffer.hpp"
-#include "../common/index.hpp"
-#include "../common/kernels.hpp"
-#include "../common/positions.hpp"
+#include "../kernels/table.hpp"
+#include "samples.hpp"
 #include "sequence_group.hpp"
-#include "tokens.hpp"
 
 namespace linattn {
 
 enum class Precision { float64, mixed };
-
-// Features that take part: numbers of pairs and of query coordinates, both ascending.
-struct Selection {
-  std::vector<std::int64_t> pairs, queries;
-  // Pairs of S that are formed, ascending: those above, for all positions those of two queries, and for sizes of summands
-  // the squares (j, j) of their coordinates. Empty: S as a whole.
-  std::vector<std::int64_t> formed;
-
-  // Where few are needed, forms only those: the tiles that form S as a whole are up to three times as fast a pair.
-  void form_few(std::int64_t d, Positions positions, bool with_squares);
-};
-
-// What the moments are taken of. Targets may be absent (d_out = 0), and so may weights (one a sequence) and a selection
-// (all features).
-struct Data {
-  const TokenBatch& tokens;
-  const TokenBatch* targets;
-  const double* weights;
-  Positions positions;
-  const Selection* selection = nullptr;
-
-  std::int64_t d() const { return tokens.width(); }
-  std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
-  std::int64_t pairs() const {
-    return selection != nullptr ? static_cast<std::int64_t>(selection->pairs.size()) : pair_count(d());
-  }
-  std::int64_t queries() const {
-    return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
-  }
-  bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
-  // Rows of s.
-  std::int64_t formed_pairs() const {
-    return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : pair_count(d());
-  }
-  // The row of s that holds a pair.
-  std::int64_t row_of(std::int64_t pair) const;
-  // The Gram is the third moment of s, symmetric in all three.
-  bool triples() const { return positions == Positions::all && selection == nullptr; }
-  std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
-};
 
 // The power of two that brings numbers below 2^exponent to at most one, for float32, and its inverse. Where they are
 // too large or too small for it, it is the nearest that is a number.
@@ -67,7 +25,7 @@ double scale_of(int exponent);
 
 struct SampleBlock {
   // Without `products`, only what complete() leaves: the rows of the samples themselves.
-  SampleBlock(const Data& data, Precision precision, bool products = true);
+  SampleBlock(const Samples& data, Precision precision, bool products = true);
 
   // Left rows of the Gram's products, and of the cross moment (all).
   const double* left() const { return (selected ? chosen_s : s).data(); }
@@ -82,11 +40,12 @@ struct SampleBlock {
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
-  Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;  // rows of a selection
-  Buffer left_groups;        // left rows once more, in groups (last, causal)
-  Buffer query_columns;      // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
-  Buffer pair_columns;       // packed s, or w s (all): right factor of the cross moment, and of triples
-  Buffer size_columns;       // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
+  // Rows of a selection.
+  Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;
+  Buffer left_groups;    // left rows once more, in groups (last, causal)
+  Buffer query_columns;  // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
+  Buffer pair_columns;   // packed s, or w s (all): right factor of the cross moment, and of triples
+  Buffer size_columns;   // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
 
   // Mixed precision: the right factor of the Gram in float32, and what keeps both factors within its range.
@@ -103,7 +62,7 @@ struct SampleBlock {
 // Fills blocks; block b holds samples b * block_samples and on. Holds scratch memory: one per thread.
 class BlockFiller {
  public:
-  BlockFiller(const Kernels& kernels, const Data& data, Precision precision);
+  BlockFiller(const Kernels& kernels, const Samples& data, Precision precision);
 
   std::int64_t blocks() const;
   std::int64_t block_size(std::int64_t b) const;
@@ -111,8 +70,8 @@ class BlockFiller {
   // Everything but S of a sequence that began in an earlier block, and what depends on it.
   void fill(SampleBlock& block, std::int64_t b);
 
-  // carry (formed_pairs()): S of that sequence at the end of the block before; null where there is none. The samples are
-  // whole then, left() included. Throws NonFinite.
+  // carry (formed_pairs()): S of that sequence at the end of the block before; null where there is none. The samples
+  // are whole then, left() included. Throws NonFinite.
   void complete(SampleBlock& block, const double* carry);
 
   // The same, and packs the factors of the Gram and of the cross moment.
@@ -134,7 +93,7 @@ class BlockFiller {
   void pack_narrow(SampleBlock& block);
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   Precision precision_;
   SequenceGroup group_;
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
@@ -145,8 +104,8 @@ class BlockFiller {
   std::vector<Sequence> token_rows_, target_rows_;
 };
 
-// What block b + 1 must add to the S of its first sequence, from block b (filled, of `size` samples) and what was carried
-// into that: the last column, which is whole only once the carry has been added.
+// What block b + 1 must add to the S of its first sequence, from block b (filled, of `size` samples) and what was
+// carried into that: the last column, which is whole only once the carry has been added.
 void carry_over(const SampleBlock& block, std::int64_t size, std::int64_t pairs, const double* carried, double* next);
 
 }  // namespace linattn

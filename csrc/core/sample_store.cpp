@@ -8,13 +8,13 @@ namespace linattn {
 namespace {
 
 // Rows of the samples' queries: z of each chosen one, or for all positions S of each pair of them.
-std::int64_t query_row_count(const Data& data) {
+std::int64_t query_row_count(const Samples& data) {
   return data.positions == Positions::all ? pair_count(data.queries()) : data.queries();
 }
 
 }  // namespace
 
-SampleStore::SampleStore(const Kernels& kernels, const Data& data, bool keep)
+SampleStore::SampleStore(const Kernels& kernels, const Samples& data, bool keep)
     : kernels_(kernels),
       data_(data),
       filled_{data.tokens, data.positions == Positions::all ? nullptr : data.targets, data.weights, data.positions,
@@ -51,7 +51,7 @@ const PackedSamples& SampleReader::next() {
 }
 
 void SampleReader::pack(PackedSamples& packed) const {
-  const Data& data = store_.filled_;
+  const Samples& data = store_.filled_;
   const bool all = data.positions == Positions::all;
   const std::int64_t samples = block_.samples, pairs = data.pairs(), d_out = data.d_out();
   const std::int64_t rows = query_row_count(data);

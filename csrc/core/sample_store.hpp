@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../common/buffer.hpp"
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 #include "sample_block.hpp"
 #include "slabs.hpp"
 
@@ -23,12 +23,12 @@ struct PackedSamples {
 class SampleStore {
  public:
   // The data stays with the caller.
-  SampleStore(const Kernels& kernels, const Data& data, bool keep);
+  SampleStore(const Kernels& kernels, const Samples& data, bool keep);
 
   const Kernels& kernels() const { return kernels_; }
-  const Data& data() const { return data_; }
+  const Samples& data() const { return data_; }
   std::int64_t blocks() const { return blocks_; }
-  // Of passes through all blocks, one at a time.
+  // The sums of a pass through all blocks; there is one pass at a time.
   SlabSums& sums() { return sums_; }
 
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
@@ -37,8 +37,8 @@ class SampleStore {
  private:
   friend class SampleReader;
   const Kernels& kernels_;
-  const Data& data_;
-  Data filled_;  // for all positions without targets: they are read where residuals are taken
+  const Samples& data_;
+  Samples filled_;  // for all positions without targets: they are read where residuals are taken
   bool keep_, complete_ = false;
   std::int64_t blocks_;
   std::vector<PackedSamples> kept_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "finite.hpp"
 #include "../common/team.hpp"
+#include "finite.hpp"
 
 namespace linattn {
 
@@ -25,7 +25,7 @@ bool sequence_is_finite(const Sequence& sequence, std::int64_t d) {
 
 }  // namespace
 
-std::int64_t first_non_finite(const TokenBatch& tokens, int threads) {
+std::int64_t first_non_finite(const Tokens& tokens, int threads) {
   const std::int64_t at_once = std::max<std::int64_t>(1, (1 << 16) * tokens.count() / (tokens.rows() * tokens.width()));
   const std::int64_t tasks = (tokens.count() + at_once - 1) / at_once;
   std::atomic<std::int64_t> found{tokens.count()};

@@ -8,6 +8,6 @@
 namespace linattn {
 
 // The lowest index of a sequence with a value that is not finite, or -1.
-std::int64_t first_non_finite(const TokenBatch& tokens, int threads);
+std::int64_t first_non_finite(const Tokens& tokens, int threads);
 
 }  // namespace linattn

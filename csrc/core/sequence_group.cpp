@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "../common/block_sizes.hpp"
-#include "finite.hpp"
 #include "../common/index.hpp"
+#include "finite.hpp"
 
 namespace linattn {
 
@@ -15,13 +15,13 @@ namespace {
 void gather(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& sequences, std::int64_t count,
             std::int64_t first, std::int64_t last, std::int64_t d, double* out, std::int64_t stride) {
   const auto kernel = scalar == Scalar::float32 ? kernels.gather_float32 : kernels.gather_float64;
-  kernel(sequences.data(), count, first, last, d, padded(count), out, stride);
+  kernel(sequences.data(), count, first, last, d, padded_samples(count), out, stride);
 }
 
 }  // namespace
 
-void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                 double* out, std::int64_t stride) {
+void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d, double* out,
+                 std::int64_t stride) {
   gather(kernels, scalar, rows, static_cast<std::int64_t>(rows.size()), 0, 1, d, out, stride);
 }
 
@@ -36,7 +36,7 @@ void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t 
   for (std::int64_t j = 0; j < d; ++j) require_finite_rows(s + pair_index(j, j, d) * stride, stride, 1, columns);
 }
 
-SequenceGroup::SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets,
+SequenceGroup::SequenceGroup(const Kernels& kernels, const Tokens& tokens, const Tokens* targets,
                              std::vector<RowPair> chosen_pairs)
     : kernels_(kernels),
       tokens_(tokens),
@@ -58,14 +58,14 @@ void SequenceGroup::select(std::int64_t first, std::int64_t count) {
   targets_->copy(first, first + count, target_sequences_.data());
 }
 
-SequenceGroup::Tokens SequenceGroup::tokens_from(std::int64_t t) {
+SequenceGroup::TokenRows SequenceGroup::tokens_from(std::int64_t t) {
   if (rows_.data() == nullptr) rows_ = Buffer(tokens_at_once_ * tokens_.width() * group_samples);
   const std::int64_t last = std::min(t + tokens_at_once_, longest_);
   gather(kernels_, tokens_.scalar(), sequences_, count_, t, last, tokens_.width(), rows_.data(), width());
   return {rows_.data(), t, last};
 }
 
-SequenceColumns SequenceGroup::columns(const TokenBatch* targets) const {
+SequenceColumns SequenceGroup::columns(const Tokens* targets) const {
   const bool with_targets = targets != nullptr;
   return {sequences_.data(),
           with_targets ? target_sequences_.data() : nullptr,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../common/buffer.hpp"
-#include "../common/kernels.hpp"
+#include "../kernels/table.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
@@ -16,11 +16,6 @@ struct NonFinite : std::domain_error {
   using std::domain_error::domain_error;
 };
 
-// Columns rounded up to what the kernels take.
-inline std::int64_t padded(std::int64_t count) {
-  return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
-}
-
 // Throws NonFinite unless `count` rows are finite in their first `columns` columns.
 void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t count, std::int64_t columns);
 
@@ -28,14 +23,14 @@ void require_finite_rows(const double* rows, std::int64_t stride, std::int64_t c
 void require_finite_diagonal(const double* s, std::int64_t stride, std::int64_t d, std::int64_t columns);
 
 // out[j][i] = coordinate j of rows[i], each a sequence of length one; `out` has rows of `stride`.
-void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d,
-                 double* out, std::int64_t stride);
+void gather_rows(const Kernels& kernels, Scalar scalar, const std::vector<Sequence>& rows, std::int64_t d, double* out,
+                 std::int64_t stride);
 
-// Some sequences of a batch. Holds scratch memory: one per thread.
+// Some of the sequences. Holds scratch memory: one per thread.
 class SequenceGroup {
  public:
   // Targets, if any, have a row for every token. With chosen pairs, s below has a row for each and one more.
-  SequenceGroup(const Kernels& kernels, const TokenBatch& tokens, const TokenBatch* targets = nullptr,
+  SequenceGroup(const Kernels& kernels, const Tokens& tokens, const Tokens* targets = nullptr,
                 std::vector<RowPair> chosen_pairs = {});
 
   // Takes sequences first .. first + count.
@@ -51,27 +46,27 @@ class SequenceGroup {
   // z (d rows of `stride`) = the last token of each sequence.
   void last_tokens(double* z, std::int64_t stride);
 
-  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at once;
-  // valid until the next call. Zero past the end of a sequence.
-  struct Tokens {
+  // For at most group_samples sequences: token t, t + 1, .. of each, d rows of width() each, as many as are held at
+  // once; valid until the next call. Zero past the end of a sequence.
+  struct TokenRows {
     const double* rows;
     std::int64_t first, last;
   };
-  Tokens tokens_from(std::int64_t t);
+  TokenRows tokens_from(std::int64_t t);
 
   std::int64_t first() const { return first_; }
-  std::int64_t width() const { return padded(count()); }
+  std::int64_t width() const { return padded_samples(count()); }
   std::int64_t count() const { return count_; }
   std::int64_t longest() const { return longest_; }
   const Sequence& operator[](std::int64_t column) const { return sequences_[static_cast<std::size_t>(column)]; }
 
  private:
-  SequenceColumns columns(const TokenBatch* targets) const;
+  SequenceColumns columns(const Tokens* targets) const;
   void require_finite(const double* s, std::int64_t stride) const;
 
   const Kernels& kernels_;
-  const TokenBatch& tokens_;
-  const TokenBatch* targets_;
+  const Tokens& tokens_;
+  const Tokens* targets_;
   std::vector<RowPair> chosen_pairs_;
   std::int64_t tokens_at_once_, first_ = 0, count_ = 0, longest_ = 0;
   std::vector<Sequence> sequences_;  // those selected, then a vector of those that come next

@@ -1,6 +1,4 @@
-// Sums over blocks of samples with the same bits for every number of threads: the blocks are cut into slabs, whose number
-// depends on the data alone; each slab has sums of its own, and these are added in order. One thread works at a slab, while
-// its block is in cache.
+// The slabs of common/slabs.hpp on the threads of one call. One thread works at a slab, while its block is in cache.
 #pragma once
 
 #include <algorithm>
@@ -9,37 +7,12 @@
 #include <initializer_list>
 #include <vector>
 
-#include "../common/block_sizes.hpp"
 #include "../common/buffer.hpp"
 #include "../common/monitor.hpp"
+#include "../common/slabs.hpp"
 #include "../common/team.hpp"
 
 namespace linattn {
-
-constexpr std::int64_t most_slabs = 64;
-// Blocks in a slab, at the fewest: of moments, and of a pass of coefficients over the samples.
-constexpr std::int64_t blocks_in_moment_slab = 8, blocks_in_pass_slab = 4;
-// Doubles in the sums of all slabs together (256 MiB), as long as there are eight of them.
-constexpr std::int64_t slabs_budget = std::int64_t{32} << 20, fewest_affordable_slabs = 8;
-// Doubles in the Gram and cross moment that are still kept once a slab; larger ones are shared by all threads.
-constexpr std::int64_t moment_slab_limit = 64 * 1024;
-
-// Slabs of so many blocks, with sums of `entries` doubles each.
-inline std::int64_t slab_count(std::int64_t blocks, std::int64_t blocks_in_slab, std::int64_t entries) {
-  const std::int64_t affordable = slabs_budget / std::max<std::int64_t>(1, entries);
-  return std::clamp<std::int64_t>(blocks / blocks_in_slab, 1,
-                                  std::min(most_slabs, std::max(fewest_affordable_slabs, affordable)));
-}
-
-// Slabs of a pass of coefficients over so many samples.
-inline std::int64_t pass_slabs(std::int64_t samples, std::int64_t entries) {
-  return slab_count(samples / block_samples + (samples % block_samples != 0), blocks_in_pass_slab, entries);
-}
-
-// In how many additions in a row a block takes part, at most: the first block of a slab is added to zero.
-inline std::int64_t slab_additions(std::int64_t blocks, std::int64_t slabs) {
-  return (blocks + slabs - 1) / slabs - 1 + slabs;
-}
 
 // The sums of slabs. Whoever keeps them from pass to pass saves the system handing out their memory anew.
 struct SlabSums {
@@ -61,8 +34,8 @@ struct SlabTotal {
 };
 
 // totals += the sum over `samples`, in blocks, of what add(worker, block, first, own) adds to `own`, where `first` says
-// that the block is the first of its slab. Each thread has one worker, from make_worker(), which outlives its additions.
-// Returns the number of slabs.
+// that the block is the first of its slab. Each thread has one worker, from make_worker(), which outlives its
+// additions. Returns the number of slabs.
 template <typename MakeWorker, typename Add>
 std::int64_t sum_over_slabs(std::int64_t samples, std::int64_t blocks_in_slab, int threads, const Monitor& monitor,
                             SlabSums& sums, std::initializer_list<SlabTotal> totals, const MakeWorker& make_worker,
@@ -89,14 +62,14 @@ std::int64_t sum_over_slabs(std::int64_t samples, std::int64_t blocks_in_slab, i
         if (rank == 0) monitor(std::min(samples, done * block_samples));
       }
     });
-    constexpr std::int64_t chunk = 4096;
+    constexpr std::int64_t entries_at_once = 4096;
     std::int64_t offset = 0;
     for (const SlabTotal& part : totals) {
-      team.for_each((part.entries + chunk - 1) / chunk, [&](std::int64_t task) {
-        const std::int64_t end = std::min(part.entries, (task + 1) * chunk);
+      team.for_each((part.entries + entries_at_once - 1) / entries_at_once, [&](std::int64_t task) {
+        const std::int64_t end = std::min(part.entries, (task + 1) * entries_at_once);
         for (const Buffer& own : sums.partial) {
           const double* const from = own.data() + offset;
-          for (std::int64_t i = task * chunk; i < end; ++i) part.total[i] += from[i];
+          for (std::int64_t i = task * entries_at_once; i < end; ++i) part.total[i] += from[i];
         }
       });
       offset += part.entries;

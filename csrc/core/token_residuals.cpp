@@ -6,7 +6,7 @@
 
 namespace linattn {
 
-TokenResiduals::TokenResiduals(const Kernels& kernels, const Data& data)
+TokenResiduals::TokenResiduals(const Kernels& kernels, const Samples& data)
     : kernels_(kernels),
       data_(data),
       tokens_(kernels, data.tokens),
@@ -32,10 +32,10 @@ void TokenResiduals::residual_maps(std::int64_t b, std::int64_t first, std::int6
     std::fill_n(sums_.data(), row_count * width, 0.0);
     std::fill_n(error_.data(), outputs * width, 0.0);
     for (std::int64_t t = 0; t < tokens_.longest();) {
-      const SequenceGroup::Tokens z = tokens_.tokens_from(t), y = targets_.tokens_from(t);
+      const SequenceGroup::TokenRows z = tokens_.tokens_from(t), y = targets_.tokens_from(t);
       for (const std::int64_t start = t; t < std::min(z.last, y.last); ++t) {
-        add_token(z.rows + (t - start) * data_.d() * width,
-                  y.rows + ((t - start) * data_.d_out() + first) * width, width, outputs);
+        add_token(z.rows + (t - start) * data_.d() * width, y.rows + ((t - start) * data_.d_out() + first) * width,
+                  width, outputs);
       }
     }
     for (std::int64_t row = 0; row < row_count; ++row) {

@@ -11,7 +11,7 @@ namespace linattn {
 // Holds scratch memory: one per thread.
 class TokenResiduals {
  public:
-  TokenResiduals(const Kernels& kernels, const Data& data);
+  TokenResiduals(const Kernels& kernels, const Samples& data);
 
   // For the sequences of block b and outputs first .. first + outputs, with maps[(a,l)] so that f = maps z:
   //   rows[(a,l)] = sum_t (y_t - f_t)[a] z_t[l]        squares[a] += sum w (y_t - f_t)[a]^2
@@ -23,9 +23,9 @@ class TokenResiduals {
   void add_token(const double* z, const double* y, std::int64_t width, std::int64_t outputs);
 
   const Kernels& kernels_;
-  const Data& data_;
+  const Samples& data_;
   SequenceGroup tokens_, targets_;
-  Buffer maps_, sums_;          // outputs queries x width
+  Buffer maps_, sums_;           // outputs queries x width
   Buffer z_, residual_, error_;  // queries, outputs and outputs x width
 };
 

@@ -1,4 +1,4 @@
-// A batch of sequences that the caller owns: dense (N, n, d), flat rows with offsets, or a list of arrays.
+// Sequences of tokens that the caller owns: dense (N, n, d), flat rows with offsets, or a list of arrays.
 // Nothing is copied; targets have the same forms as tokens and use the same type.
 #pragma once
 
@@ -11,35 +11,35 @@
 
 namespace linattn {
 
-class TokenBatch {
+class Tokens {
  public:
   // N sequences of n rows each, sequence_stride elements apart.
-  static TokenBatch dense(Sequence first, Scalar scalar, std::int64_t count, std::int64_t width,
-                          std::int64_t sequence_stride) {
-    TokenBatch batch(scalar, count, width);
-    batch.first_ = first;
-    batch.sequence_stride_ = sequence_stride;
-    return batch;
+  static Tokens dense(Sequence first, Scalar scalar, std::int64_t count, std::int64_t width,
+                      std::int64_t sequence_stride) {
+    Tokens tokens(scalar, count, width);
+    tokens.first_ = first;
+    tokens.sequence_stride_ = sequence_stride;
+    return tokens;
   }
 
   // Sequence i is rows offsets[i] .. offsets[i + 1] of one array; offsets (count + 1) stay with the caller.
-  static TokenBatch flat(Sequence rows, Scalar scalar, const std::int64_t* offsets, std::int64_t count,
-                         std::int64_t width) {
-    TokenBatch batch(scalar, count, width);
-    batch.first_ = rows;
-    batch.offsets_ = offsets;
-    return batch;
+  static Tokens flat(Sequence rows, Scalar scalar, const std::int64_t* offsets, std::int64_t count,
+                     std::int64_t width) {
+    Tokens tokens(scalar, count, width);
+    tokens.first_ = rows;
+    tokens.offsets_ = offsets;
+    return tokens;
   }
 
-  static TokenBatch list(std::vector<Sequence> sequences, Scalar scalar, std::int64_t width) {
-    TokenBatch batch(scalar, static_cast<std::int64_t>(sequences.size()), width);
-    batch.row_starts_.reserve(sequences.size() + 1);
-    batch.row_starts_.push_back(0);
+  static Tokens list(std::vector<Sequence> sequences, Scalar scalar, std::int64_t width) {
+    Tokens tokens(scalar, static_cast<std::int64_t>(sequences.size()), width);
+    tokens.row_starts_.reserve(sequences.size() + 1);
+    tokens.row_starts_.push_back(0);
     for (const Sequence& sequence : sequences) {
-      batch.row_starts_.push_back(batch.row_starts_.back() + sequence.length);
+      tokens.row_starts_.push_back(tokens.row_starts_.back() + sequence.length);
     }
-    batch.sequences_ = std::move(sequences);
-    return batch;
+    tokens.sequences_ = std::move(sequences);
+    return tokens;
   }
 
   std::int64_t count() const { return count_; }
@@ -57,7 +57,7 @@ class TokenBatch {
 
   // Sequences first .. last, one after the other.
   void copy(std::int64_t first, std::int64_t last, Sequence* out) const {
-    if (sequences_.empty() && offsets_ == nullptr) {  // most batches are dense, and short sequences many
+    if (sequences_.empty() && offsets_ == nullptr) {  // most are dense, and short sequences many
       for (std::int64_t i = first; i < last; ++i) {
         *out++ = {advance(i * sequence_stride_), first_.length, first_.row_stride, first_.column_stride};
       }
@@ -87,8 +87,7 @@ class TokenBatch {
   }
 
  private:
-  TokenBatch(Scalar scalar, std::int64_t count, std::int64_t width)
-      : scalar_(scalar), count_(count), width_(width) {}
+  Tokens(Scalar scalar, std::int64_t count, std::int64_t width) : scalar_(scalar), count_(count), width_(width) {}
 
   const void* advance(const void* data, std::int64_t elements) const {
     const std::int64_t size = scalar_ == Scalar::float32 ? 4 : 8;

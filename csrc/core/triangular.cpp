@@ -11,14 +11,14 @@ namespace linattn {
 
 namespace {
 
-// Rows of a large matrix.
-constexpr std::int64_t large = 1536;
+// From so many rows on a matrix is large.
+constexpr std::int64_t large_rows = 1536;
 
 // Rows and columns of what is left that one task updates: its packed columns stay in L2.
-std::int64_t chunk_edge(std::int64_t n) { return (n < large ? 2 : 5) * task_rows; }
+std::int64_t chunk_edge(std::int64_t n) { return (n < large_rows ? 2 : 5) * task_rows; }
 
-// Multiply-adds that are worth a second thread, which takes as long to start as one thread needs for about these.
-constexpr std::int64_t worth_a_thread = 1 << 22;
+// As long as a second thread takes to start, about.
+constexpr std::int64_t multiply_adds_worth_a_thread = 1 << 22;
 
 constexpr std::int64_t round_up(std::int64_t number, std::int64_t unit) { return (number + unit - 1) / unit * unit; }
 
@@ -150,7 +150,9 @@ class DiagonalTriangle {
     double* const triangle = triangle_at(first);
     std::fill_n(triangle, triangle_step * triangle_step, 0.0);
     for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t k = 0; k <= i; ++k) triangle[k * triangle_step + i] = rows_.data()[i * block_stride + first + k];
+      for (std::int64_t k = 0; k <= i; ++k) {
+        triangle[k * triangle_step + i] = rows_.data()[i * block_stride + first + k];
+      }
     }
     std::fill_n(reciprocals_.data() + first, triangle_step, 0.0);
   }
@@ -161,7 +163,7 @@ class DiagonalTriangle {
 };
 
 int useful_threads(std::int64_t multiply_adds, int threads) {
-  return static_cast<int>(std::clamp<std::int64_t>(multiply_adds / worth_a_thread, 1, threads));
+  return static_cast<int>(std::clamp<std::int64_t>(multiply_adds / multiply_adds_worth_a_thread, 1, threads));
 }
 
 // A task's rows of a block's columns: from `matrix` into `rows`, and back.
@@ -188,8 +190,8 @@ void subtract_product(const Kernels& kernels, const double* left, std::int64_t c
 
 }  // namespace
 
-// Of small matrices fewer, because the diagonal triangle of a block is one thread's work.
-std::int64_t block_columns(std::int64_t n) { return n < large ? block_samples / 2 : block_samples; }
+// Small matrices have fewer, because the diagonal triangle of a block is one thread's work.
+std::int64_t block_columns(std::int64_t n) { return n < large_rows ? block_samples / 2 : block_samples; }
 
 std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_t n, int threads,
                              const Monitor& monitor) {

@@ -1,6 +1,7 @@
-// Cholesky factorisation and triangular systems, in blocks, with the kernels and on the threads of everything else here.
+// Cholesky factorisation and triangular systems, in blocks, with our own kernels and threads.
 //
-//   A = L L'    L_JJ L_JJ' = A_JJ - sum over K < J of L_JK L_JK'      L_IJ = (A_IJ - sum over K < J of L_IK L_JK') L_JJ'^-1
+//   A = L L'    L_JJ L_JJ' =  A_JJ - sum over K < J of L_JK L_JK'
+//               L_IJ       = (A_IJ - sum over K < J of L_IK L_JK') L_JJ'^-1
 //
 // A LAPACK would do, but the order in which it sums, and so its last bits, depend on the number of its threads; and its
 // threads keep their processors busy while they wait. Here all divisions depend on sizes alone.
@@ -11,8 +12,8 @@
 
 #include <cstdint>
 
-#include "../common/kernels.hpp"
 #include "../common/monitor.hpp"
+#include "../kernels/table.hpp"
 
 namespace linattn {
 

@@ -9,13 +9,13 @@ set(cuda_host
   ${cuda_folder}/normal_equations.cpp
   ${cuda_folder}/samples.cpp
   ${cuda_folder}/bindings/arrays.cpp
-  ${cuda_folder}/bindings/data.cpp
   ${cuda_folder}/bindings/device.cpp
   ${cuda_folder}/bindings/layer.cpp
   ${cuda_folder}/bindings/module.cpp
   ${cuda_folder}/bindings/moments.cpp
   ${cuda_folder}/bindings/normal_equations.cpp
-  ${cuda_folder}/bindings/workspace.cpp)
+  ${cuda_folder}/bindings/samples.cpp
+  ${cuda_folder}/bindings/sizes.cpp)
 
 # --- for cards ------------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads_per_block)
 
 // A block a sequence: its threads share the map and the tokens.
 __global__ void __launch_bounds__(threads_per_block)
-    apply_to_rows(Batch tokens, const double* maps, std::int64_t outputs, std::int64_t first, double* out) {
+    apply_to_rows(Tokens tokens, const double* maps, std::int64_t outputs, std::int64_t first, double* out) {
   const auto i = static_cast<std::int64_t>(blockIdx.x);
   const std::int64_t begin = tokens.begin(first + i), end = tokens.end(first + i), d = tokens.width;
   for (std::int64_t e = static_cast<std::int64_t>(threadIdx.x); e < (end - begin) * outputs; e += threads_per_block) {
@@ -48,20 +48,20 @@ __global__ void __launch_bounds__(threads_per_block)
 
 void contract(const double* maps, const double* z, bool own, const double* targets, std::int64_t outputs,
               std::int64_t queries, std::int64_t samples, double* f, cudaStream_t stream) {
-  LINATTN_LAUNCH(contract_maps, blocks_for(samples * outputs), threads_per_block, stream, maps, z, own, targets, outputs,
-                 queries, samples, f);
+  LINATTN_LAUNCH(contract_maps, blocks_for(samples * outputs), threads_per_block, stream, maps, z, own, targets,
+                 outputs, queries, samples, f);
 }
 
 void times_second_moment(const double* s, const double* in, bool same, std::int64_t groups, std::int64_t d,
                          std::int64_t samples, double* out, cudaStream_t stream) {
-  LINATTN_LAUNCH(multiply_second_moment, blocks_for(samples * groups * d), threads_per_block, stream, s, in, same, groups,
-                 d, samples, out);
+  LINATTN_LAUNCH(multiply_second_moment, blocks_for(samples * groups * d), threads_per_block, stream, s, in, same,
+                 groups, d, samples, out);
 }
 
-void apply_maps(const Batch& tokens, const double* maps, std::int64_t outputs, std::int64_t first,
+void apply_maps(const Tokens& tokens, const double* maps, std::int64_t outputs, std::int64_t first,
                 std::int64_t sequences, double* out, cudaStream_t stream) {
-  LINATTN_LAUNCH(apply_to_rows, dim3(static_cast<unsigned>(sequences)), threads_per_block, stream, tokens, maps, outputs,
-                 first, out);
+  LINATTN_LAUNCH(apply_to_rows, dim3(static_cast<unsigned>(sequences)), threads_per_block, stream, tokens, maps,
+                 outputs, first, out);
 }
 
 }  // namespace linattn::cuda

@@ -1,7 +1,7 @@
 // A sample's S makes a map of the query, f = maps z; applied here, and multiplied with S.
 #pragma once
 
-#include "batch.hpp"
+#include "tokens.hpp"
 
 namespace linattn::cuda {
 
@@ -15,8 +15,8 @@ void contract(const double* maps, const double* z, bool own, const double* targe
 void times_second_moment(const double* s, const double* in, bool same, std::int64_t groups, std::int64_t d,
                          std::int64_t samples, double* out, cudaStream_t stream);
 
-// out[row, a] = sum_l maps[i, (a,l)] z_row[l] for every row of sequence first + i        out: rows x outputs of the batch
-void apply_maps(const Batch& tokens, const double* maps, std::int64_t outputs, std::int64_t first,
+// out[row, a] = sum_l maps[i, (a,l)] z_row[l] for every row of sequence first + i        out: all rows x outputs
+void apply_maps(const Tokens& tokens, const double* maps, std::int64_t outputs, std::int64_t first,
                 std::int64_t sequences, double* out, cudaStream_t stream);
 
 }  // namespace linattn::cuda

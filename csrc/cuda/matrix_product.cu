@@ -39,7 +39,9 @@ class Incoming {
   __device__ __forceinline__ void write(double (*left)[tile_rows + 4], double (*right)[tile_columns + 4]) const {
     const int thread = static_cast<int>(threadIdx.x);
     LINATTN_UNROLL
-    for (int n = 0; n < left_loads; ++n) left[thread % tile_depth][thread / tile_depth + n * row_step] = left_values_[n];
+    for (int n = 0; n < left_loads; ++n) {
+      left[thread % tile_depth][thread / tile_depth + n * row_step] = left_values_[n];
+    }
     LINATTN_UNROLL
     for (int n = 0; n < right_loads; ++n) {
       right[thread / tile_columns + n * right_step][thread % tile_columns] = right_values_[n];

@@ -1,5 +1,5 @@
-// Matrix products over coordinates instead of samples: maps sum_u C[a,(u,l)] s_u of a block of samples, and the products
-// with Q and V of heads.
+// Matrix products over coordinates instead of samples: maps sum_u C[a,(u,l)] s_u of a block of samples, and the
+// products with Q and V of heads.
 #pragma once
 
 #include <cstdint>

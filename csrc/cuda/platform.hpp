@@ -6,7 +6,8 @@
 
 #ifdef LINATTN_CUDA_EMULATED
 #include "emulator.hpp"
-#define LINATTN_START(kernel, grid, block, stream, ...) emulator::launch(grid, block, stream, [=] { kernel(__VA_ARGS__); })
+#define LINATTN_START(kernel, grid, block, stream, ...) \
+  emulator::launch(grid, block, stream, [=] { kernel(__VA_ARGS__); })
 // Memory of a block: every thread that passes this line gets the same object.
 #define LINATTN_SHARED(Type, name) Type& name = *static_cast<Type*>(emulator::shared(sizeof(Type), __FILE__, __LINE__))
 #define LINATTN_BARRIER() emulator::barrier(__FILE__, __LINE__)
@@ -19,12 +20,12 @@
 #define LINATTN_UNROLL _Pragma("unroll")
 #endif
 
-// Queues a kernel; throws with this file and line where the launch was refused, or where an earlier one is known to have
-// failed. Never waits.
-#define LINATTN_LAUNCH(kernel, grid, block, stream, ...)                  \
-  do {                                                                    \
-    LINATTN_START(kernel, grid, block, stream, __VA_ARGS__);              \
-    ::linattn::cuda::check(cudaGetLastError(), __FILE__, __LINE__);       \
+// Queues a kernel; throws with this file and line where the launch was refused, or where an earlier one is known to
+// have failed. Never waits.
+#define LINATTN_LAUNCH(kernel, grid, block, stream, ...)            \
+  do {                                                              \
+    LINATTN_START(kernel, grid, block, stream, __VA_ARGS__);        \
+    ::linattn::cuda::check(cudaGetLastError(), __FILE__, __LINE__); \
   } while (false)
 
 #define LINATTN_CHECK(call) ::linattn::cuda::check(call, __FILE__, __LINE__)

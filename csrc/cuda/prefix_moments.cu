@@ -7,7 +7,8 @@ namespace {
 // Rows in ascending order, and which of them start a sequence.
 class SequenceStarts {
  public:
-  __device__ SequenceStarts(const Batch& tokens, std::int64_t row) : tokens_(tokens), sequence_(tokens.sequence_of(row)) {}
+  __device__ SequenceStarts(const Tokens& tokens, std::int64_t row)
+      : tokens_(tokens), sequence_(tokens.sequence_of(row)) {}
 
   __device__ bool at(std::int64_t row) {
     while (tokens_.end(sequence_) <= row) ++sequence_;
@@ -15,7 +16,7 @@ class SequenceStarts {
   }
 
  private:
-  const Batch& tokens_;
+  const Tokens& tokens_;
   std::int64_t sequence_;
 };
 
@@ -33,13 +34,14 @@ struct Walk {
   }
 };
 
-__device__ double product(const Batch& tokens, Pair pair, std::int64_t row) {
+__device__ double product(const Tokens& tokens, Pair pair, std::int64_t row) {
   return tokens.values[row * tokens.width + pair.j] * tokens.values[row * tokens.width + pair.k];
 }
 
-// sums[span, u]: from the span's last sequence start, or from its first row; starts[span]: whether it has a start (0, 1).
+// sums[span, u]: from the span's last sequence start, or from its first row; starts[span]: whether it has a start (0,
+// 1).
 __global__ void __launch_bounds__(threads_per_block)
-    sum_spans(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, double* sums, double* starts) {
+    sum_spans(Tokens tokens, PairList pairs, std::int64_t first, std::int64_t rows, double* sums, double* starts) {
   const Walk own(pairs.count, first, rows);
   if (own.empty) return;
   const Pair pair = pairs[own.u];
@@ -73,7 +75,8 @@ __global__ void __launch_bounds__(threads_per_block)
 }
 
 __global__ void __launch_bounds__(threads_per_block)
-    write_prefixes(Batch tokens, PairList pairs, std::int64_t first, std::int64_t rows, const double* carried, double* s) {
+    write_prefixes(Tokens tokens, PairList pairs, std::int64_t first, std::int64_t rows, const double* carried,
+                   double* s) {
   const Walk own(pairs.count, first, rows);
   if (own.empty) return;
   const Pair pair = pairs[own.u];
@@ -88,12 +91,12 @@ __global__ void __launch_bounds__(threads_per_block)
 
 }  // namespace
 
-void prefix_moments(const Batch& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
+void prefix_moments(const Tokens& tokens, const PairList& pairs, std::int64_t first, std::int64_t rows, double* carry,
                     double* scratch, double* s, cudaStream_t stream) {
   const std::int64_t spans = (rows + span_rows - 1) / span_rows;
   double *const sums = scratch, *const starts = scratch + spans * pairs.count;  // spans x pairs, spans
-  LINATTN_LAUNCH(sum_spans, blocks_for(spans * pairs.count), threads_per_block, stream, tokens, pairs, first, rows, sums,
-                 starts);
+  LINATTN_LAUNCH(sum_spans, blocks_for(spans * pairs.count), threads_per_block, stream, tokens, pairs, first, rows,
+                 sums, starts);
   LINATTN_LAUNCH(carry_over_spans, blocks_for(pairs.count), threads_per_block, stream, pairs.count, spans, first == 0,
                  starts, sums, carry);
   LINATTN_LAUNCH(write_prefixes, blocks_for(spans * pairs.count), threads_per_block, stream, tokens, pairs, first, rows,

@@ -5,7 +5,7 @@ namespace linattn::cuda {
 namespace {
 
 __global__ void __launch_bounds__(threads_per_block)
-    copy_queries(Batch tokens, bool of_rows, const std::int64_t* coordinates, std::int64_t queries, std::int64_t first,
+    copy_queries(Tokens tokens, bool of_rows, const std::int64_t* coordinates, std::int64_t queries, std::int64_t first,
                  std::int64_t samples, double* z) {
   const std::int64_t element = element_number();
   if (element >= samples * queries) return;
@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(threads_per_block)
   z[element] = tokens.values[row * tokens.width + (coordinates != nullptr ? coordinates[l] : l)];
 }
 
-__global__ void __launch_bounds__(threads_per_block)
-    copy_weights(Batch tokens, bool of_rows, const double* weights, std::int64_t first, std::int64_t samples, double* w) {
+__global__ void __launch_bounds__(threads_per_block) copy_weights(Tokens tokens, bool of_rows, const double* weights,
+                                                                  std::int64_t first, std::int64_t samples, double* w) {
   const std::int64_t i = element_number();
   if (i >= samples) return;
   w[i] = weights == nullptr ? 1.0 : weights[of_rows ? tokens.sequence_of(first + i) : first + i];
@@ -45,20 +45,20 @@ __global__ void __launch_bounds__(threads_per_block)
 }
 
 __global__ void __launch_bounds__(threads_per_block)
-    multiply_by_length(Batch tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out) {
+    multiply_by_length(Tokens tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out) {
   const std::int64_t i = element_number();
   if (i < sequences) out[i] = w[i] * static_cast<double>(tokens.end(first + i) - tokens.begin(first + i));
 }
 
 }  // namespace
 
-void gather_queries(const Batch& tokens, Positions positions, const std::int64_t* coordinates, std::int64_t queries,
+void gather_queries(const Tokens& tokens, Positions positions, const std::int64_t* coordinates, std::int64_t queries,
                     std::int64_t first, std::int64_t samples, double* z, cudaStream_t stream) {
   LINATTN_LAUNCH(copy_queries, blocks_for(samples * queries), threads_per_block, stream, tokens,
                  positions == Positions::causal, coordinates, queries, first, samples, z);
 }
 
-void gather_weights(const Batch& tokens, Positions positions, const double* weights, std::int64_t first,
+void gather_weights(const Tokens& tokens, Positions positions, const double* weights, std::int64_t first,
                     std::int64_t samples, double* w, cudaStream_t stream) {
   LINATTN_LAUNCH(copy_weights, blocks_for(samples), threads_per_block, stream, tokens, positions == Positions::causal,
                  weights, first, samples, w);
@@ -68,7 +68,8 @@ void widen(const Numbers& numbers, std::int64_t first, std::int64_t count, doubl
   LINATTN_LAUNCH(copy_numbers, blocks_for(count), threads_per_block, stream, numbers, first, count, out);
 }
 
-void query_products(const double* z, std::int64_t queries, std::int64_t samples, double* products, cudaStream_t stream) {
+void query_products(const double* z, std::int64_t queries, std::int64_t samples, double* products,
+                    cudaStream_t stream) {
   LINATTN_LAUNCH(multiply_queries, blocks_for(samples * pair_count(queries)), threads_per_block, stream, z, queries,
                  samples, products);
 }
@@ -79,9 +80,10 @@ void query_squares(const double* z, std::int64_t queries, std::int64_t samples, 
                  squares);
 }
 
-void weigh_by_length(const Batch& tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out,
+void weigh_by_length(const Tokens& tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out,
                      cudaStream_t stream) {
-  LINATTN_LAUNCH(multiply_by_length, blocks_for(sequences), threads_per_block, stream, tokens, w, first, sequences, out);
+  LINATTN_LAUNCH(multiply_by_length, blocks_for(sequences), threads_per_block, stream, tokens, w, first, sequences,
+                 out);
 }
 
 }  // namespace linattn::cuda

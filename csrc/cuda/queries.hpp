@@ -1,18 +1,18 @@
-// What a sample has beside s: its query z, weight w and target y, from the batch into rows of float64.
+// What a sample has beside s: its query z, weight w and target y, from the tokens into rows of float64.
 #pragma once
 
 #include "../common/positions.hpp"
-#include "batch.hpp"
+#include "tokens.hpp"
 
 namespace linattn::cuda {
 
 // Queries of samples first .. first + samples: the last token of a sequence, or a row (causal).
 //   z[i, l] = z_l of sample i's query, l the chosen coordinates (null: all `queries` of them)        samples x queries
-void gather_queries(const Batch& tokens, Positions positions, const std::int64_t* coordinates, std::int64_t queries,
+void gather_queries(const Tokens& tokens, Positions positions, const std::int64_t* coordinates, std::int64_t queries,
                     std::int64_t first, std::int64_t samples, double* z, cudaStream_t stream);
 
 // w[i] = the weight of sample i's sequence, 1 where weights are null        samples
-void gather_weights(const Batch& tokens, Positions positions, const double* weights, std::int64_t first,
+void gather_weights(const Tokens& tokens, Positions positions, const double* weights, std::int64_t first,
                     std::int64_t samples, double* w, cudaStream_t stream);
 
 // out[i] = numbers[first + i]        count
@@ -26,7 +26,7 @@ void query_squares(const double* z, std::int64_t queries, std::int64_t samples, 
                    cudaStream_t stream);
 
 // out[i] = w[i] times the length of sequence first + i        sequences
-void weigh_by_length(const Batch& tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out,
+void weigh_by_length(const Tokens& tokens, const double* w, std::int64_t first, std::int64_t sequences, double* out,
                      cudaStream_t stream);
 
 }  // namespace linattn::cuda

@@ -10,11 +10,11 @@ struct Residuals {
   double of_token[tokens_at_once];
 };
 
-// Block (i, a): sequence first + i and output a. A thread forms the residual of one token, then adds up coordinates l of
-// the products of all of them, and so on with the next tokens.
+// Block (i, a): sequence first + i and output a. A thread forms the residual of one token, then adds up coordinates l
+// of the products of all of them, and so on with the next tokens.
 __global__ void __launch_bounds__(tokens_at_once, 4)
-    sum_residuals(Batch tokens, Numbers targets, std::int64_t d_out, const std::int64_t* coordinates, std::int64_t queries,
-                  const double* maps, std::int64_t first, double* sums, double* squares) {
+    sum_residuals(Tokens tokens, Numbers targets, std::int64_t d_out, const std::int64_t* coordinates,
+                  std::int64_t queries, const double* maps, std::int64_t first, double* sums, double* squares) {
   LINATTN_SHARED(Residuals, residuals);
   const auto thread = static_cast<std::int64_t>(threadIdx.x);
   const auto i = static_cast<std::int64_t>(blockIdx.x), a = static_cast<std::int64_t>(blockIdx.y);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(tokens_at_once, 4)
 
 }  // namespace
 
-void residual_maps(const Batch& tokens, const Numbers& targets, std::int64_t d_out, const std::int64_t* coordinates,
+void residual_maps(const Tokens& tokens, const Numbers& targets, std::int64_t d_out, const std::int64_t* coordinates,
                    std::int64_t queries, const double* maps, std::int64_t first, std::int64_t sequences, double* sums,
                    double* squares, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(sequences), static_cast<unsigned>(d_out));

@@ -1,7 +1,7 @@
 // What every token of a sequence says about a layer, as one map a sequence (positions "all").
 #pragma once
 
-#include "batch.hpp"
+#include "tokens.hpp"
 
 namespace linattn::cuda {
 
@@ -11,7 +11,7 @@ namespace linattn::cuda {
 //   squares[i, a]   = sum_t r_t[a]^2             sequences x d_out
 //
 // maps: sequences x (d_out queries); l are the chosen coordinates (null: all). targets: rows x d_out.
-void residual_maps(const Batch& tokens, const Numbers& targets, std::int64_t d_out, const std::int64_t* coordinates,
+void residual_maps(const Tokens& tokens, const Numbers& targets, std::int64_t d_out, const std::int64_t* coordinates,
                    std::int64_t queries, const double* maps, std::int64_t first, std::int64_t sequences, double* sums,
                    double* squares, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Samples of a batch on the device, a chunk at a time.
+// Samples on the device, formed a chunk at a time.
 //
 //   last, causal   a sample is a query z with its S: s (pairs), z (queries), w
 //   all            a sample is a sequence; the sum over its queries of z z' is S itself, so that S_lm, l <= m, of the
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "../common/positions.hpp"
-#include "batch.hpp"
+#include "tokens.hpp"
 
 namespace linattn::cuda {
 
@@ -28,16 +28,18 @@ struct Sizes {
   std::int64_t gram_entries() const { return linattn::gram_entries(pairs, queries, triples()); }
 };
 
-// A batch in the memory of a device. Weights and the choice of features may be null.
-struct Data {
+// What sums are taken of, in the memory of a device: core/samples.hpp has the same for the CPU. Weights, and the choice
+// of features, may be null.
+struct Samples {
   Sizes sizes;
-  Batch tokens;
+  Tokens tokens;
   Numbers targets;  // (rows or count) x d_out
   const double* weights;
   const std::int64_t *chosen_pairs, *chosen_queries;
 };
 
-struct Samples {
+// Consecutive samples in the form that the products take.
+struct Chunk {
   std::int64_t first, count;
   const double* s;        // count x pairs
   const double* queries;  // count x query_numbers()
@@ -61,11 +63,10 @@ class Workspace {
   std::int64_t taken_ = 0;
 };
 
-// Samples in a chunk when each has so many numbers in the workspace: chunks of 32 MiB, which the L2 cache of a large card
-// holds, but 8192 samples at most, so that rounding errors grow with 8192 + N / 8192 at most. Depends on sizes alone.
+// Samples in a chunk when each has so many numbers in the workspace (common/slabs.hpp), whole spans of prefix_moments.
 std::int64_t chunk_samples(const Sizes& sizes, std::int64_t numbers_per_sample);
 
-// Samples of a whole batch: s, then what stands for z, then w.
+// Doubles of all samples: s, then what stands for z, then w.
 std::int64_t kept_doubles(const Sizes& sizes);
 
 // Makes chunks in order. Memory for them is taken from the workspace unless they are kept elsewhere.
@@ -74,17 +75,17 @@ class SampleProducer {
   // Numbers that each sample of a chunk takes in the workspace.
   static std::int64_t numbers_per_sample(const Sizes& sizes, bool kept);
 
-  SampleProducer(const Sizes& sizes, std::int64_t chunk, bool kept, Workspace& workspace);
+  SampleProducer(const Sizes& sizes, std::int64_t chunk_size, bool kept, Workspace& workspace);
 
   // Forms the samples of the chunk that starts with `first`, in the workspace or in `into` (kept_doubles()).
-  Samples form(const Data& data, std::int64_t first, double* into, cudaStream_t stream);
+  Chunk form(const Samples& data, std::int64_t first, double* into, cudaStream_t stream);
 
  private:
-  std::int64_t chunk_;
+  std::int64_t chunk_size_;
   double *s_, *queries_, *w_, *carry_, *scratch_;
 };
 
 // The chunk that starts with `first` of samples that were kept.
-Samples kept_samples(const Sizes& sizes, const double* kept, std::int64_t first, std::int64_t chunk);
+Chunk kept_samples(const Sizes& sizes, const double* kept, std::int64_t first, std::int64_t chunk_size);
 
 }  // namespace linattn::cuda

@@ -4,10 +4,10 @@ namespace linattn::cuda {
 
 namespace {
 
-// One thread an entry of s. Neighbours have the same j and consecutive k, so that what a warp reads of a token lies side
-// by side; all of a sequence's threads read the same tokens, which stay in the L1 cache.
+// One thread an entry of s. Neighbours have the same j and consecutive k, so that what a warp reads of a token lies
+// side by side; all of a sequence's threads read the same tokens, which stay in the L1 cache.
 __global__ void __launch_bounds__(threads_per_block)
-    sum_over_sequences(Batch tokens, PairList pairs, std::int64_t first, std::int64_t sequences, double* s) {
+    sum_over_sequences(Tokens tokens, PairList pairs, std::int64_t first, std::int64_t sequences, double* s) {
   const std::int64_t element = element_number();
   if (element >= sequences * pairs.count) return;
   const std::int64_t i = first + element / pairs.count;
@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(threads_per_block)
 
 }  // namespace
 
-void second_moments(const Batch& tokens, const PairList& pairs, std::int64_t first, std::int64_t sequences, double* s,
+void second_moments(const Tokens& tokens, const PairList& pairs, std::int64_t first, std::int64_t sequences, double* s,
                     cudaStream_t stream) {
-  LINATTN_LAUNCH(sum_over_sequences, blocks_for(sequences * pairs.count), threads_per_block, stream, tokens, pairs, first,
-                 sequences, s);
+  LINATTN_LAUNCH(sum_over_sequences, blocks_for(sequences * pairs.count), threads_per_block, stream, tokens, pairs,
+                 first, sequences, s);
 }
 
 }  // namespace linattn::cuda

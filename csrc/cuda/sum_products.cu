@@ -1,15 +1,13 @@
 #include "sum_products.hpp"
 
 #include "../common/index.hpp"
+#include "../common/slabs.hpp"
 #include "tile.hpp"
 
 namespace linattn::cuda {
 
 namespace {
 
-// Blocks that keep the largest cards busy: two on each of 132 multiprocessors, twice.
-constexpr std::int64_t wanted_blocks = 512;
-constexpr std::int64_t fewest_samples_in_slab = 256;
 // Rows and columns of a panel that one thread brings: it has one row, and one column, of the tile.
 constexpr int left_step = threads_per_block / tile_rows, right_step = threads_per_block / tile_columns;
 constexpr int left_loads = tile_depth / left_step, right_loads = tile_depth / right_step;
@@ -161,9 +159,7 @@ std::int64_t SumOfProducts::entries() const {
 
 std::int64_t SumOfProducts::most_slabs() const {
   const std::int64_t tiles = ((rows + tile_rows - 1) / tile_rows) * ((columns + tile_columns - 1) / tile_columns);
-  const std::int64_t by_tiles = (wanted_blocks + tiles - 1) / tiles;
-  const std::int64_t by_samples = (samples + fewest_samples_in_slab - 1) / fewest_samples_in_slab;
-  return by_tiles < by_samples ? by_tiles : by_samples;
+  return most_chunk_slabs(samples, tiles);
 }
 
 std::int64_t SumOfProducts::samples_per_slab() const {

@@ -10,8 +10,8 @@
 //   energy             y, y            1                output
 //
 // The products of the left factor are formed while a panel is put into shared memory, and exist nowhere else. Where the
-// result has few tiles, samples are cut into slabs with sums of their own, which a second kernel adds in order: no atomic
-// additions, so that the result always has the same bits.
+// result has few tiles, samples are cut into slabs with sums of their own, which a second kernel adds in order: no
+// atomic additions, so that the result always has the same bits.
 #pragma once
 
 #include <cstdint>

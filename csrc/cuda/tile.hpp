@@ -3,8 +3,8 @@
 //   tile[i, c] += sum_k left[k][i] right[k][c]        k < 8, a panel in shared memory
 //
 // TensorTile has the double-precision tensor cores of compute capability 8.0 and later multiply 8 x 8 x 4 at a time;
-// PlainTile uses fused multiply-adds and runs everywhere. Both keep 32 sums a thread: 64 registers, which leaves room for
-// two blocks on a multiprocessor (128 registers a thread).
+// PlainTile uses fused multiply-adds and runs everywhere. Both keep 32 sums a thread: 64 registers, which leaves room
+// for two blocks on a multiprocessor (128 registers a thread).
 #pragma once
 
 #include "platform.hpp"
@@ -43,7 +43,8 @@ class TensorTile {
     }
   }
 
-  __device__ __forceinline__ void multiply(const double (*left)[tile_rows + 4], const double (*right)[tile_columns + 4]) {
+  __device__ __forceinline__ void multiply(const double (*left)[tile_rows + 4],
+                                           const double (*right)[tile_columns + 4]) {
     const int along = static_cast<int>(threadIdx.x) & 3, across = (static_cast<int>(threadIdx.x) & 31) >> 2;
     LINATTN_UNROLL
     for (int k = 0; k < tile_depth; k += 4) {
@@ -93,7 +94,8 @@ class PlainTile {
     }
   }
 
-  __device__ __forceinline__ void multiply(const double (*left)[tile_rows + 4], const double (*right)[tile_columns + 4]) {
+  __device__ __forceinline__ void multiply(const double (*left)[tile_rows + 4],
+                                           const double (*right)[tile_columns + 4]) {
     LINATTN_UNROLL
     for (int k = 0; k < tile_depth; ++k) {
       double a[4], b[8];
@@ -126,8 +128,8 @@ class PlainTile {
 };
 
 // tile += the products of begin .. end, a panel of eight at a time. incoming.read(k, end) reads what this thread brings
-// of the panel that starts with k into registers, incoming.write(left, right) puts it into shared memory: the next panel
-// is read before the present one is multiplied, so that memory answers meanwhile.
+// of the panel that starts with k into registers, incoming.write(left, right) puts it into shared memory: the next
+// panel is read before the present one is multiplied, so that memory answers meanwhile.
 template <typename OwnTile, typename Incoming>
 __device__ __forceinline__ void multiply_panels(OwnTile& tile, Incoming& incoming, std::int64_t begin, std::int64_t end,
                                                 Panels& panels) {

@@ -1,10 +1,10 @@
-// Answers y_t = M z_t to every token of one sequence whose tokens lie side by side, straight from the caller's memory. Each
-// output takes a transposition of its own, so this is for few outputs and short tokens; others are answered many
+// Answers y_t = M z_t to every token of one sequence whose tokens lie side by side, straight from the caller's memory.
+// Each output takes a transposition of its own, so this is for few outputs and short tokens; others are answered many
 // sequences at a time (layer.hpp).
 constexpr std::int64_t longest_answered = 4 * lanes, most_outputs = 2;
 
-// A vector of answers of one output: sum over l of factors[l] z_t[l]. Tokens are read past their end, where the factors are
-// zero.
+// A vector of answers of one output: sum over l of factors[l] z_t[l]. Tokens are read past their end, where the factors
+// are zero.
 template <typename T, int V>
 LINATTN_INLINE Lanes answers(const T* z, std::int64_t d, const Lanes (&factors)[V]) {
   Lanes products[lanes];  // token by token
@@ -22,7 +22,8 @@ template <typename T, int V>
 void answer_tokens(const T* z, std::int64_t tokens, std::int64_t d, const double* row, double* y, std::int64_t step) {
   Lanes factors[V];
   for (int v = 0; v < V; ++v) factors[v] = load(row + v * lanes);
-  const std::int64_t last_whole = tokens - lanes - (V * lanes - 1) / d;  // the last vector may reach over several tokens
+  const std::int64_t last_whole =
+      tokens - lanes - (V * lanes - 1) / d;  // the last vector may reach over several tokens
   std::int64_t t = 0;
   for (; t <= last_whole; t += lanes) {
     const Lanes found = answers<T, V>(z + t * d, d, factors);
@@ -57,7 +58,9 @@ void answer_outputs(const T* z, std::int64_t tokens, std::int64_t d, const doubl
 
 inline bool answer_sequence(const Sequence& sequence, Scalar scalar, std::int64_t d, const double* map,
                             std::int64_t stride, std::int64_t d_out, double* y) {
-  if (d > longest_answered || d_out > most_outputs || sequence.column_stride != 1 || sequence.row_stride != d) return false;
+  if (d > longest_answered || d_out > most_outputs || sequence.column_stride != 1 || sequence.row_stride != d) {
+    return false;
+  }
   if (scalar == Scalar::float32) {
     answer_outputs<float, 4>(static_cast<const float*>(sequence.data), sequence.length, d, map, stride, d_out, y);
   } else {

@@ -1,7 +1,7 @@
 // Moments of chosen pairs of coordinates alone: where few are chosen, S as a whole would cost far more.
 
-// out[i] += sum over t of z_t[pairs[i].x] z_t[pairs[i].y] for N pairs and one vector of sequences; with Shared, all have
-// the same y, which is read once.
+// out[i] += sum over t of z_t[pairs[i].x] z_t[pairs[i].y] for N pairs and one vector of sequences; with Shared, all
+// have the same y, which is read once.
 template <int N, bool Shared>
 void chosen_tile(const double* z, std::int64_t length, std::int64_t d, const RowPair* pairs, double* out) {
   const double *x[N], *y[N];

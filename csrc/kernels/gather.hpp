@@ -7,8 +7,8 @@ void gather_lane(const Sequence& sequence, std::int64_t first, std::int64_t last
   const T* data = static_cast<const T*>(sequence.data);
   for (std::int64_t t = first; t < last; ++t) {
     for (std::int64_t j = 0; j < d; ++j) {
-      *out = t < sequence.length ? static_cast<double>(data[t * sequence.row_stride + j * sequence.column_stride])
-                                 : 0.0;
+      *out =
+          t < sequence.length ? static_cast<double>(data[t * sequence.row_stride + j * sequence.column_stride]) : 0.0;
       out += stride;
     }
   }

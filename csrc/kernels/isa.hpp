@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "../common/kernels.hpp"
+#include "table.hpp"
 
 namespace linattn {
 

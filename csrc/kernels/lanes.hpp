@@ -8,7 +8,7 @@ typedef double Lanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
 typedef double UnalignedLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES), aligned(8)));
 typedef double HalfLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2)));
 typedef double UnalignedHalf __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(8)));
-typedef float FloatLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));  // twice as many
+typedef float FloatLanes __attribute__((vector_size(LINATTN_VECTOR_BYTES)));      // twice as many
 typedef float HalfFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2)));  // as many as Lanes
 typedef float UnalignedFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 2), aligned(4)));
 typedef float UnalignedHalfFloats __attribute__((vector_size(LINATTN_VECTOR_BYTES / 4), aligned(4)));

@@ -44,7 +44,9 @@ inline void apply(const double* matrix, std::int64_t rows, std::int64_t columns,
   for (; lane + 4 * lanes <= width; lane += 4 * lanes) {
     apply_rows<apply_tile_rows, 4>(matrix, rows, columns, in + lane, width, out + lane);
   }
-  for (; lane < width; lane += lanes) apply_rows<apply_tile_rows, 1>(matrix, rows, columns, in + lane, width, out + lane);
+  for (; lane < width; lane += lanes) {
+    apply_rows<apply_tile_rows, 1>(matrix, rows, columns, in + lane, width, out + lane);
+  }
 }
 
 // y[h][j] = sum_k S[j,k] x[h][k] for H heads and one vector of samples; each entry of S is read once for all of them.

@@ -1,8 +1,8 @@
 // Coefficients times samples: maps[i][k] = sum over pairs u of matrix[i][u] s[u][k], with s packed in panels as the
 // matrix product wants it (product.hpp), so that one copy of s serves this product and its transpose.
 //
-// A tile is that of the matrix product with other sums: vectors of rows of the matrix times single numbers of s. Those of
-// one sample lie side by side for the pairs of a panel, so a tile reads s as it lies in memory, too.
+// A tile is that of the matrix product with other sums: vectors of rows of the matrix times single numbers of s. Those
+// of one sample lie side by side for the pairs of a panel, so a tile reads s as it lies in memory, too.
 
 // Register tile: vectors of rows x samples, which divide sample_quantum. 3 x 8 with 32 registers, 3 x 4 with 16.
 constexpr int map_vectors = 3;
@@ -10,8 +10,8 @@ constexpr int map_samples = LINATTN_TILE_VECTORS * LINATTN_TILE_COLUMNS >= 24 ? 
 // Most pairs at a time: 120 of 3 vectors are at most 23 KiB, which stay in L1 while the samples pass by.
 constexpr std::int64_t map_pairs = 120;
 
-// Rows (a, l) of coefficients[a][u][l], as left factor: panels of map_vectors vectors of rows, pair after pair; the last
-// panel is as narrow as what is left, rounded up to a vector.
+// Rows (a, l) of coefficients[a][u][l], as left factor: panels of map_vectors vectors of rows, pair after pair; the
+// last panel is as narrow as what is left, rounded up to a vector.
 inline void pack_matrix(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
                         double* out) {
   const std::int64_t rows = outputs * queries;
@@ -39,8 +39,8 @@ inline void add_panel(const Lanes* a, const double* s, std::int64_t width, Lanes
 
 // M vectors of rows against map_samples samples, over `pairs` pairs; s begins at the first sample of the first panel.
 template <int M>
-void map_tile(std::int64_t m, const double* a, const double* s, std::int64_t k, std::int64_t pairs, std::int64_t samples,
-              const TileTarget& to) {
+void map_tile(std::int64_t m, const double* a, const double* s, std::int64_t k, std::int64_t pairs,
+              std::int64_t samples, const TileTarget& to) {
   if constexpr (M > 1) {
     if (m < M) return map_tile<M - 1>(m, a, s, k, pairs, samples, to);
   }

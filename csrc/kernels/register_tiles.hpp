@@ -1,10 +1,11 @@
-// Register tiles of an instruction set: vectors of rows x columns of sums, and registers for the vectors of rows and one
-// number:
+// Register tiles of an instruction set: vectors of rows x columns of sums, and registers for the vectors of rows and
+// one number:
 //
 //   16 registers (SSE2, AVX2)   2 x 6
 //   32 registers                AVX-512 3 x 8, NEON 4 x 6
 //
-// S of sequences side by side (second_moment.hpp) and the layer (layer.hpp) have tiles of their own, for as many registers.
+// S of sequences side by side (second_moment.hpp) and the layer (layer.hpp) have tiles of their own, for as many
+// registers.
 #pragma once
 
 #if defined(__AVX512F__) || defined(LINATTN_WIDE_TILES)

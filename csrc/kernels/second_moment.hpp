@@ -148,8 +148,8 @@ void prefix_rows(const double* z, std::int64_t stride, std::int64_t j, std::int6
 }
 
 // s[(j,k)][i] = sum over columns first .. i of z[j] z[k]: S of every prefix of tokens that lie side by side.
-inline void prefix_moments(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first,
-                           std::int64_t last, double* s) {
+inline void prefix_moments(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
+                           double* s) {
   for (std::int64_t j = 0; j < d; ++j) {
     double* rows = s + pair_index(j, j, d) * stride;
     std::int64_t k = j;

@@ -6,8 +6,8 @@
 
 #include "../common/block_sizes.hpp"
 #include "../common/index.hpp"
-#include "../common/kernels.hpp"
 #include "register_tiles.hpp"
+#include "table.hpp"
 
 #define LINATTN_TEXT_(x) #x
 #define LINATTN_TEXT(x) LINATTN_TEXT_(x)
@@ -16,17 +16,19 @@ namespace linattn {
 namespace LINATTN_ISA_NAME {
 namespace {
 
+// Each after what it builds on.
 #include "lanes.hpp"
 
+#include "answers.hpp"
 #include "chosen_pairs.hpp"
 #include "gather.hpp"
 #include "layer.hpp"
-#include "answers.hpp"
 #include "peak.hpp"
 #include "product.hpp"
-// after what they build on
+
 #include "maps.hpp"
 #include "token_moments.hpp"
+
 #include "second_moment.hpp"
 #include "triangle.hpp"
 

@@ -1,21 +1,22 @@
 // S of sequences whose tokens lie side by side in memory, one sequence after the other: row j of S is the sum of z_t[j]
-// times the token itself, a vector of coordinates. Tokens are read in the order of memory and need no transposition, which
-// is what short tokens cost most; S, which is small, is transposed instead. Every entry is summed in the order, and with
-// the roundings, of the path for sequences of any form (second_moment.hpp).
+// times the token itself, a vector of coordinates. Tokens are read in the order of memory and need no transposition,
+// which is what short tokens cost most; S, which is small, is transposed instead. Every entry is summed in the order,
+// and with the roundings, of the path for sequences of any form (second_moment.hpp).
 
 // Tokens of at least `shortest_token` and at most `longest_token` coordinates: fewer would wait for each addition, more
 // do not fit the registers.
 constexpr std::int64_t shortest_token = 4, longest_token = 2 * lanes;
 constexpr std::int64_t fewest_tokens = 8;  // below, transposing S costs more than transposing the tokens
 
-// Row j of S has the columns from j to the end, in whole vectors. Where vectors are so wide that half of one costs less, it
-// starts with the half that holds column j, and ends with a half if no more is needed.
+// Row j of S has the columns from j to the end, in whole vectors. Where vectors are so wide that half of one costs
+// less, it starts with the half that holds column j, and ends with a half if no more is needed.
 constexpr int whole = static_cast<int>(lanes), unit = whole == 8 ? whole / 2 : whole;
 constexpr int rounded_up(int columns, int step) { return (columns + step - 1) / step * step; }
 
 template <int D>
 struct Triangle {
-  static constexpr int columns = rounded_up(D, unit), stride = rounded_up(D, whole);  // that are read; of a row in memory
+  static constexpr int columns = rounded_up(D, unit);  // that are read
+  static constexpr int stride = rounded_up(D, whole);  // of a row in memory
 
   Lanes vectors[D][stride / whole];
   HalfLanes first[D], last[D];
@@ -37,23 +38,23 @@ struct Triangle {
   }
 };
 
-// sums = sum over tokens of z z'. Tokens are read past their end; the last of all is read from `end`, if that is not null.
-// Tokens at `ahead` are asked for at the same pace.
+// sums = sum over tokens of z z'. Tokens are read past their end; the last of all is read from `end`, if that is not
+// null. Tokens at `ahead` are asked for at the same pace.
 template <typename T, int D>
 LINATTN_INLINE void sum_tokens(const T* z, std::int64_t tokens, const T* end, const T* ahead, Triangle<D>& sums) {
   sums.each([](int, int, auto& part) LINATTN_INLINE_LAMBDA { part = zero_like(part); });
   do {
     const T* const token = tokens == 1 && end != nullptr ? end : z;
     for (int i = 0; i < D; i += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(ahead + i, 0, 2);
-    sums.each([token](int j, int column, auto& part) LINATTN_INLINE_LAMBDA {
-      part += static_cast<double>(token[j]) * load_like(part, token + column);
-    });
+    sums.each([token](int j, int column, auto& part)
+                  LINATTN_INLINE_LAMBDA { part += static_cast<double>(token[j]) * load_like(part, token + column); });
     z += D;
     ahead += D;
   } while (--tokens > 0);
 }
 
-// rows (D rows of Triangle<D>::stride, of which the upper triangle is written) = S of one sequence. `next` is a later one.
+// rows (D rows of Triangle<D>::stride, of which the upper triangle is written) = S of one sequence. `next` is a later
+// one.
 template <typename T, int D>
 void sequence_triangle(const Sequence& sequence, const Sequence& next, double* rows) {
   constexpr std::int64_t stride = Triangle<D>::stride;
@@ -70,7 +71,8 @@ void sequence_triangle(const Sequence& sequence, const Sequence& next, double* r
     sum_tokens<T, D>(z + t * D, ends ? length - t : chunk, reads_past_end && ends ? end : nullptr,
                      ends ? static_cast<const T*>(next.data) : z + (t + chunk) * D, sums);
     if (t == 0) {
-      sums.each([rows](int j, int column, auto& part) LINATTN_INLINE_LAMBDA { store(part, rows + j * stride + column); });
+      sums.each([rows](int j, int column, auto& part)
+                    LINATTN_INLINE_LAMBDA { store(part, rows + j * stride + column); });
     } else {
       sums.each([rows](int j, int column, auto& part) LINATTN_INLINE_LAMBDA {
         store(load_like(part, rows + j * stride + column) + part, rows + j * stride + column);
@@ -79,8 +81,8 @@ void sequence_triangle(const Sequence& sequence, const Sequence& next, double* r
   }
 }
 
-// s (pairs, rows of `stride`), one vector of columns = S of `count` sequences; other columns are zero. `known` sequences
-// can be looked at; scratch holds the rows of a vector of sequences.
+// s (pairs, rows of `stride`), one vector of columns = S of `count` sequences; other columns are zero. `known`
+// sequences can be looked at; scratch holds the rows of a vector of sequences.
 template <typename T, int D>
 void token_moments(const Sequence* sequences, std::int64_t count, std::int64_t known, double* scratch, double* s,
                    std::int64_t stride) {

@@ -3,8 +3,8 @@
 // By substitution, not with inverted triangles: the error of a product with an inverse grows with the condition of the
 // triangle, and then no bound such as that of docs/certificate.md holds. Pivots are inverted, which costs one rounding.
 //
-// A triangle L lies in columns: columns[k * triangle_step + j] = L[j][k]; where it has fewer rows, the rest is zero, and
-// so are the reciprocals of its pivots.
+// A triangle L lies in columns: columns[k * triangle_step + j] = L[j][k]; where it has fewer rows, the rest is zero,
+// and so are the reciprocals of its pivots.
 
 // L of the symmetric matrix whose lower triangle `columns` holds; overwrites it (what is above the diagonal is
 // undefined) and returns the number of pivots before the first of `n` that is not positive.

@@ -12,8 +12,8 @@ namespace linattn {
 
 namespace {
 
-// Multiply-adds that are worth a second thread.
-constexpr std::int64_t worth_a_thread = 1 << 20;
+// As long as a second thread takes to start, about.
+constexpr std::int64_t multiply_adds_worth_a_thread = 1 << 20;
 // Blocks filled before the threads turn to the matrix products; at least one for each of a few threads.
 constexpr std::int64_t blocks_at_once = 4;
 
@@ -24,18 +24,18 @@ struct QueryBlock {
         A(queries.p * block_stride),
         G(queries.d_out * queries.p * block_stride),
         squares(pair_count(queries.p) * block_stride),
-        x_groups((queries.d + widest) * block_samples),
+        x_groups((queries.d + most_lanes) * block_samples),
         pair_columns(pair_count(queries.d) * block_samples),
         G_columns(queries.d_out * queries.p * block_samples) {}
 
-  static constexpr std::int64_t widest = 8;  // lanes: groups are padded to whole vectors
-  std::int64_t samples = 0;                  // columns in use, a multiple of sample_quantum
+  std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
   Buffer x, A, G, squares, x_groups, pair_columns, G_columns;
 };
 
-class BlockOfQueries {
+// Fills blocks; block b holds queries b * block_samples and on. Holds scratch memory: one per thread.
+class QueryBlockFiller {
  public:
-  BlockOfQueries(const Kernels& kernels, const Queries& queries)
+  QueryBlockFiller(const Kernels& kernels, const Queries& queries)
       : kernels_(kernels), queries_(queries), scratch_(sequence_scratch(queries.p, 0)), rows_(block_samples) {
     pairs_.reserve(static_cast<std::size_t>(pair_count(queries.d)));
     for (std::int64_t l = 0; l < queries.d; ++l) {
@@ -48,7 +48,7 @@ class BlockOfQueries {
   void fill(QueryBlock& block, std::int64_t b) {
     const std::int64_t first = b * block_samples, count = std::min(block_samples, queries_.count - first);
     const std::int64_t d = queries_.d, p = queries_.p, d_out = queries_.d_out;
-    block.samples = (count + sample_quantum - 1) / sample_quantum * sample_quantum;
+    block.samples = padded_samples(count);
     transpose(queries_.x + first * d, count, d, block.samples, block.x.data());
     transpose(queries_.A + first * p, count, p, block.samples, block.A.data());
     transpose(queries_.G + first * d_out * p, count, d_out * p, block.samples, block.G.data());
@@ -130,8 +130,8 @@ class QueryProducts {
     }
     kernels_.float64.pack_left_products(block.A.data(), block.x.data(), block_stride, block.x_groups.data(), pairs,
                                         count, block.samples, nullptr, packed);
-    kernels_.float64.multiply(packed, count, block.G_columns.data(), columns, block.samples, nullptr, nullptr,
-                              nullptr, targets);
+    kernels_.float64.multiply(packed, count, block.G_columns.data(), columns, block.samples, nullptr, nullptr, nullptr,
+                              targets);
   }
 
   const Kernels& kernels_;
@@ -152,16 +152,18 @@ void add_query_sums(const Kernels& kernels, const Queries& queries, int threads,
   for (std::int64_t i = 0; i < at_once; ++i) blocks.emplace_back(queries);
 
   const std::int64_t work = queries.count * (pair_count(p) * pair_count(d) + p * d * queries.d_out * p);
-  const std::int64_t useful = std::clamp<std::int64_t>(work / worth_a_thread, 1, threads);
+  const std::int64_t useful = std::clamp<std::int64_t>(work / multiply_adds_worth_a_thread, 1, threads);
   Team::run(static_cast<int>(useful), [&](Team& team, int rank) {
-    BlockOfQueries filler(kernels, queries);
+    QueryBlockFiller filler(kernels, queries);
     const Buffer packed(task_rows * block_samples);
     for (std::int64_t first = 0; first < total; first += at_once) {
       const std::int64_t filled = std::min(at_once, total - first);
       team.for_each(filled, [&](std::int64_t i) { filler.fill(blocks[static_cast<std::size_t>(i)], first + i); });
       // Each task adds to rows of its own, block after block in their order.
       team.for_each(products.tasks(), [&](std::int64_t task) {
-        for (std::int64_t i = 0; i < filled; ++i) products.add(task, blocks[static_cast<std::size_t>(i)], packed.data());
+        for (std::int64_t i = 0; i < filled; ++i) {
+          products.add(task, blocks[static_cast<std::size_t>(i)], packed.data());
+        }
         if (rank == 0) monitor(std::min(queries.count, first * block_samples));
       });
     }

@@ -20,7 +20,8 @@ from .arrays.libraries import convert
 from .backend.choice import BackendInfo, backends
 from .certificate.certificate import Certificate
 from .data.data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
-from .features.features import Features, cubic_features, paper_features
+from .features.cubic import cubic_features, paper_features
+from .features.features import Features
 from .fitting.call import fit
 from .fitting.certify import certify
 from .fitting.result import Fit, FitInfo, load

@@ -1,6 +1,7 @@
 """Types of the compiled extension; see csrc/bindings."""
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,12 @@ _Progress = Callable[[int], object] | None
 
 class NonFiniteError(ValueError): ...
 
+BLOCK_STRIDE: Final[int]
+"""Numbers from one row of a block of samples to the next."""
+SAMPLE_QUANTUM: Final[int]
+"""The number of columns of a block is a multiple of this, in samples."""
+
+def pass_slabs(samples: int, entries: int) -> int: ...
 def instruction_sets() -> list[tuple[str, bool]]: ...
 def instruction_set() -> str: ...
 def select_instruction_set(name: str) -> None: ...
@@ -21,59 +28,61 @@ def multiply_add_rate(threads: int) -> float: ...
 def keeps_subnormals() -> bool: ...
 def set_default_environment() -> bytes: ...
 def restore_environment(kept: bytes) -> None: ...
-def accumulate(
-    tokens: _Storage,
-    offsets: _Offsets,
-    targets: _Storage | None,
-    target_offsets: _Offsets,
-    weights: _Floats | None,
-    positions: str,
-    precision: str,
-    pairs: _Offsets,
-    queries: _Offsets,
-    with_gram: bool,
-    threads: int,
-    progress: _Progress,
-) -> tuple[_Floats, _Floats, _Floats, _Floats, tuple[int, int], bool]: ...
 
-class NormalEquations:
+class Samples:
+    """Tokens with their targets and weights, which of them query, and chosen features.
+
+    Checked when it is made; holds on to the arrays, copies none, and never changes, so that threads
+    may share it. ``offsets`` go with rows laid end to end; ``pairs`` and ``queries`` are numbers of
+    chosen ones, ascending, both or none.
+    """
+
     def __init__(
         self,
+        *,
         tokens: _Storage,
-        offsets: _Offsets,
-        targets: _Storage,
-        target_offsets: _Offsets,
-        weights: _Floats | None,
+        offsets: _Offsets = None,
+        targets: _Storage | None = None,
+        target_offsets: _Offsets = None,
+        weights: _Floats | None = None,
         positions: str,
-        pairs: _Offsets,
-        queries: _Offsets,
-        keep: bool,
+        pairs: _Offsets = None,
+        queries: _Offsets = None,
     ) -> None: ...
+
+class Moments:
+    """Sums over samples, and what a bound on their rounding rests on."""
+
+    gram: Final[_Floats]
+    """The compact Gram, flat; empty where it was not wanted."""
+    cross: Final[_Floats]
+    """The cross moment (d_out, queries, pairs)."""
+    energy: Final[_Floats]
+    """The energy of the targets (d_out,)."""
+    sizes: Final[_Floats]
+    """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
+    roundings: Final[tuple[int, int]]
+    """Roundings of a summand of the Gram, at most: in float64, and in float32."""
+    underflow: Final[bool]
+    """Whether a result was rounded below the smallest normal number."""
+
+def accumulate(
+    samples: Samples, *, precision: str, with_gram: bool, threads: int, progress: _Progress
+) -> Moments: ...
+
+class NormalEquations:
+    def __init__(self, samples: Samples, *, keep: bool) -> None: ...
     def kronecker_factors(self, threads: int) -> tuple[_Floats, _Floats, _Floats]: ...
     def normal(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats]: ...
     def gradient(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats]: ...
 
-def pass_slabs(samples: int, entries: int) -> int: ...
 def multiply_transposed(a: _Floats, b: _Floats, threads: int) -> _Floats: ...
 def cholesky_columns(n: int) -> int: ...
 def factor_cholesky(matrix: _Floats, threads: int) -> int: ...
 def solve_triangular(factor: _Floats, rows: _Floats, transposed: bool, threads: int) -> None: ...
 def first_non_finite(tokens: _Storage, offsets: _Offsets, threads: int) -> int: ...
-def evaluate_heads(
-    V: _Floats,
-    Q: _Floats,
-    tokens: _Storage,
-    offsets: _Offsets,
-    positions: str,
-    threads: int,
-) -> _Floats: ...
-def evaluate_coefficients(
-    coefficients: _Floats,
-    tokens: _Storage,
-    offsets: _Offsets,
-    positions: str,
-    threads: int,
-) -> _Floats: ...
+def evaluate_heads(V: _Floats, Q: _Floats, samples: Samples, threads: int) -> _Floats: ...
+def evaluate_coefficients(coefficients: _Floats, samples: Samples, threads: int) -> _Floats: ...
 def generate(
     V: _Floats,
     Q: _Floats,

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .arrays.types import Array, Floats, Positions, as_positions
+from .arrays.types import Array, Floats, Positions
+from .data.tokens import as_positions
 from .features.features import Features
 from .heads.heads import Heads
 from .system.arguments import as_size

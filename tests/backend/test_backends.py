@@ -1,4 +1,5 @@
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -95,9 +96,13 @@ except ValueError as error:
     assert "pip install ." in str(error)
 else:
     raise AssertionError("no error")
+from linattn_fast.arrays import compiled
+print(compiled.BLOCK_STRIDE, compiled.SAMPLE_QUANTUM)
 """
     )
     assert outcome.returncode == 0, outcome.stderr
+    if core is not None:  # estimates of memory are the same
+        assert outcome.stdout.split() == [str(core.BLOCK_STRIDE), str(core.SAMPLE_QUANTUM)]
 
 
 def test_without_the_cuda_extension_the_listing_says_why():
@@ -133,21 +138,12 @@ def test_the_version_is_that_of_whichever_wheel_is_installed(monkeypatch):
     assert packages.installed() == ("linattn-fast", "0+unknown")
 
 
-def accumulate(tokens, offsets=None, **given):
+def accumulate(tokens, **given):
     """Call the extension with one argument that is wrong; the others are in order."""
-    arguments = {
-        "targets": None,
-        "target_offsets": None,
-        "weights": None,
-        "positions": "last",
-        "precision": "float64",
-        "pairs": None,
-        "queries": None,
-        "with_gram": True,
-        "threads": 1,
-        "progress": None,
-    }
-    return core.accumulate(tokens, offsets, *{**arguments, **given}.values())
+    options = {"precision": "float64", "with_gram": True, "threads": 1, "progress": None}
+    options |= {name: given.pop(name) for name in options if name in given}
+    samples = core.Samples(**{"tokens": tokens, "positions": "last", **given})
+    return core.accumulate(samples, **options)
 
 
 @needs_cpu
@@ -183,25 +179,82 @@ def test_sums_of_wrong_arguments_are_refused_by_the_extension(tokens, changes, e
 
 @needs_cpu
 def test_the_extension_takes_the_arguments_that_the_cases_above_spoil():
-    assert len(accumulate(TOKENS, targets=np.ones((2, 1, 1)), weights=np.ones(2))) == 6
+    found = accumulate(TOKENS, targets=np.ones((2, 1, 1)), weights=np.ones(2))
+    sums = found.gram, found.cross, found.energy, found.sizes
+    # d = 4: 10 pairs, so 55 pairs of those by 10 pairs of coordinates
+    assert [total.shape for total in sums] == [(55 * 10,), (1, 4, 10), (1,), (0, 0)]
+    assert found.energy.tolist() == [2.0]
+    assert (found.roundings[1], found.underflow) == (0, False)
+
+
+@needs_cpu
+@pytest.mark.parametrize("samples", [None, TOKENS, {"tokens": TOKENS}])
+def test_what_is_not_samples_is_refused_by_the_extension(samples):
+    with pytest.raises(TypeError, match="incompatible .* arguments"):
+        core.NormalEquations(samples, keep=True)
+    with pytest.raises(TypeError, match="incompatible .* arguments"):
+        core.evaluate_heads(V, Q, samples, 1)
+
+
+@needs_cpu
+def test_samples_outlive_the_names_of_their_arrays():
+    def equations():
+        tokens = np.arange(60.0).reshape(4, 5, 3)
+        return core.NormalEquations(core.Samples(tokens=tokens, positions="all"), keep=False)
+
+    first = equations()
+    others = [
+        np.full((4, 5, 3), np.nan) for _ in range(50)
+    ]  # would take the memory if it were free
+    for found, expected in zip(
+        first.kronecker_factors(1), equations().kronecker_factors(1), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    del others
+
+
+@needs_cpu
+def test_threads_may_share_samples():
+    rng = np.random.default_rng(0)
+    tokens, pairs, queries = rng.standard_normal((500, 4, 6)), np.arange(3), np.arange(2)
+    samples = core.Samples(tokens=tokens, positions="all", pairs=pairs, queries=queries)
+
+    def gram(_):
+        return core.accumulate(
+            samples, precision="float64", with_gram=True, threads=2, progress=None
+        ).gram
+
+    with ThreadPoolExecutor(4) as pool:
+        grams = list(pool.map(gram, range(16)))
+    assert grams[0].any()
+    for other in grams:
+        np.testing.assert_array_equal(other, grams[0])
 
 
 @needs_cpu
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("evaluate_heads", (V, Q, np.ones((1, 1, 3)), None, "last", 1), "tokens: d must be that"),
-        ("evaluate_heads", (V, Q[[0, 0]], PROMPT, None, "last", 1), "V, Q: must be"),
-        ("evaluate_heads", (V, Q, PROMPT, None, "first", 1), "positions: must be .* got 'first'"),
+        ("evaluate_heads", (V, Q, {"tokens": np.ones((1, 1, 3))}, 1), "tokens: d must be that"),
+        ("evaluate_heads", (V, Q[[0, 0]], {}, 1), "V, Q: must be"),
+        ("evaluate_heads", (V, Q, {"positions": "first"}, 1), "positions: must be .* got 'first'"),
         (
-            "evaluate_coefficients",
-            (np.ones((1, 5)), PROMPT, None, "last", 1),
-            "coefficients: must be",
+            "evaluate_heads",
+            (V, Q, {"pairs": np.array([0]), "queries": np.array([1])}, 1),
+            "samples: must have all features",
         ),
+        ("evaluate_coefficients", (np.ones((1, 5)), {}, 1), "coefficients: must be"),
         ("generate", (V, Q, PROMPT, 1, None, 1), "V: d_out must be d"),
         ("generate", (np.ones((1, 2, 2)), Q, PROMPT, -1, None, 1), "steps: must not be negative"),
     ],
 )
 def test_layers_of_wrong_arguments_are_refused_by_the_extension(name, arguments, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        getattr(core, name)(*arguments)
+        getattr(core, name)(
+            *(
+                core.Samples(**{"tokens": PROMPT, "positions": "last", **given})
+                if isinstance(given, dict)
+                else given
+                for given in arguments
+            )
+        )

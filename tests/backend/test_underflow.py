@@ -15,7 +15,7 @@ import linattn_fast as la
 from linattn_fast.arrays import floats
 from linattn_fast.backend.reference import may_underflow
 from linattn_fast.certificate.lower_bound import rounded_down
-from linattn_fast.moments import query_groups
+from linattn_fast.moments import factors
 from linattn_fast.system.machine import num_threads
 
 HOST = ["cpu", "numpy"]
@@ -152,7 +152,7 @@ def test_merges_files_streams_and_groups_keep_the_flag(rng, tmp_path):
     assert (moments(lost) + moments(healthy)).accumulation.underflow
     whole = moments((Z, None) for Z in (healthy, lost, healthy))
     assert whole.accumulation.underflow
-    group = query_groups.moments_of(whole, np.array([1]))
+    group = factors.moments_of(whole, np.array([1]))
     assert group.accumulation.underflow
     whole.save(tmp_path / "m.npz")
     assert la.Moments.load(tmp_path / "m.npz").accumulation.underflow

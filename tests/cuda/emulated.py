@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -70,7 +71,7 @@ def unknown(*shape: int) -> np.ndarray:
 
 
 class Batch:
-    """A batch with the arguments that describe it to the binding."""
+    """A batch as the binding takes it."""
 
     def __init__(
         self,
@@ -80,138 +81,101 @@ class Batch:
         positions: str = "last",
         features: Features | None = None,
     ) -> None:
-        self.tokens, self.targets, self.weights, self.positions = (
-            tokens,
-            targets,
-            weights,
-            positions,
-        )
+        self.tokens, self.targets, self.weights = tokens, targets, weights
+        self.positions = positions
         self.features = Features(tokens.d) if features is None else features
-        chosen = not self.features.everything
         self.d_out = 0 if targets is None else targets.d
-        self.given = {
-            "tokens": device(tokens.storage),
-            "offsets": device(tokens.offsets),
-        }
-        self.chosen = {
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``Samples`` is made from."""
+        chosen = not self.features.everything
+        return {
+            "tokens": device(self.tokens.storage),
+            "offsets": device(self.tokens.offsets),
+            "targets": None if self.targets is None else device(self.targets.storage),
+            "weights": device(self.weights),
+            "positions": self.positions,
             "pairs": device_numbers(self.features.pair_numbers if chosen else None),
             "queries": device_numbers(self.features.queries if chosen else None),
         }
-        self.sizes = {
-            "positions": positions,
-            "n_sequences": len(tokens),
-            "n_rows": tokens.n_rows,
-            "d": tokens.d,
-            "n_pairs": self.features.n_pairs if chosen else None,
-            "n_queries": self.features.n_queries if chosen else None,
-        }
+
+    @cached_property
+    def samples(self) -> Any:
+        return cuda.Samples(**self.arguments())
 
     def workspace(self, operation: str, **more: Any) -> DeviceArray:
         """Memory of exactly the size that is said to be enough."""
-        more.setdefault("d_out", self.d_out)
-        needed = cuda.workspace_bytes(operation, **self.sizes, **more)
-        return DeviceArray(unknown(needed // 8))
-
-    def _weighted(self) -> dict[str, Any]:
-        return {
-            **self.given,
-            **self.chosen,
-            "weights": device(self.weights),
-            "positions": self.positions,
-            "stream": 0,
-        }
+        return DeviceArray(unknown(self.samples.sizes.workspace_bytes(operation, **more) // 8))
 
     def moments(self, with_gram: bool = True) -> Arrays:
         f, d_out = self.features, self.d_out
         gram = np.zeros(compact.shape(f, self.positions)) if with_gram else None
-        cross, energy = np.zeros((d_out, f.n_queries, f.n_pairs)), np.zeros(d_out)
+        sums = gram, np.zeros((d_out, f.n_queries, f.n_pairs)), np.zeros(d_out)
+        self.add_moments(*sums)
+        return Arrays(np.zeros(0) if gram is None else gram, *sums[1:])
+
+    def add_moments(self, gram: np.ndarray | None, cross: np.ndarray, energy: np.ndarray) -> None:
         with_targets = self.targets is not None
         cuda.accumulate(
-            **self._weighted(),
-            targets=device(self.targets.storage) if with_targets else None,
+            self.samples,
             gram=device(gram),
             cross=device(cross) if with_targets else None,
             energy=device(energy) if with_targets else None,
             workspace=self.workspace("accumulate"),
+            stream=0,
         )
-        return Arrays(np.zeros(0) if gram is None else gram, cross, energy)
 
     def kept(self) -> np.ndarray:
-        kept = unknown(cuda.kept_bytes(**self.sizes) // 8)
-        cuda.keep_samples(
-            **self._weighted(), kept=device(kept), workspace=self.workspace("keep_samples")
-        )
+        kept = unknown(self.samples.sizes.kept_bytes // 8)
+        space = self.workspace("keep_samples")
+        cuda.keep_samples(self.samples, kept=device(kept), workspace=space, stream=0)
         return kept
+
+    def _pass(
+        self, operation: str, kept: np.ndarray | None, arrays: dict[str, np.ndarray], m: int = 0
+    ) -> None:
+        getattr(cuda, operation)(
+            self.samples,
+            kept=device(kept),
+            **{name: device(array) for name, array in arrays.items()},
+            workspace=self.workspace(operation, m=m, kept=kept is not None),
+            stream=0,
+        )
 
     def kronecker_factors(self, kept: np.ndarray | None = None) -> KroneckerFactors:
         P, L = self.features.n_pairs, self.features.n_queries
-        sums = unknown(P, P), unknown(L, L), unknown(P, L)
-        cuda.kronecker_factors(
-            **self._weighted(),
-            kept=device(kept),
-            of_pairs=device(sums[0]),
-            of_queries=device(sums[1]),
-            diagonal=device(sums[2]),
-            workspace=self.workspace("kronecker_factors", kept=kept is not None),
-        )
-        return KroneckerFactors(*sums)
+        sums = {"of_pairs": unknown(P, P), "of_queries": unknown(L, L), "diagonal": unknown(P, L)}
+        self._pass("kronecker_factors", kept, sums)
+        return KroneckerFactors(*sums.values())
 
     def normal(self, C: np.ndarray, kept: np.ndarray | None = None) -> NormalProduct:
-        product, energy = unknown(*C.shape), unknown(len(C))
-        cuda.normal(
-            **self._weighted(),
-            kept=device(kept),
-            coefficients=device(C),
-            product=device(product),
-            energy=device(energy),
-            workspace=self.workspace("normal", m=len(C), kept=kept is not None),
-        )
-        return NormalProduct(product, energy)
+        sums = {"product": unknown(*C.shape), "energy": unknown(len(C))}
+        self._pass("normal", kept, {"coefficients": C, **sums}, m=len(C))
+        return NormalProduct(*sums.values())
 
     def gradient(self, C: np.ndarray, kept: np.ndarray | None = None) -> Gradient:
-        gradient, error = unknown(*C.shape), unknown(len(C))
-        cuda.gradient(
-            **self._weighted(),
-            targets=device(self.targets.storage),
-            kept=device(kept),
-            coefficients=device(C),
-            gradient=device(gradient),
-            squared_error=device(error),
-            workspace=self.workspace("gradient", kept=kept is not None),
-        )
-        return Gradient(gradient, error)
+        sums = {"gradient": unknown(*C.shape), "squared_error": unknown(len(C))}
+        self._pass("gradient", kept, {"coefficients": C, **sums})
+        return Gradient(*sums.values())
 
-    def _out(self, d_out: int) -> np.ndarray:
-        return unknown(len(self.tokens) if self.positions == "last" else self.tokens.n_rows, d_out)
+    def _layer(self, operation: str, d_out: int, *matrices: np.ndarray) -> np.ndarray:
+        out = unknown(len(self.tokens) if self.positions == "last" else self.tokens.n_rows, d_out)
+        space = self.workspace(operation, m=len(matrices[0]), d_out=d_out)
+        getattr(cuda, operation)(
+            *map(device, matrices), self.samples, out=device(out), workspace=space, stream=0
+        )
+        return out
 
     def heads(self, V: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        out = self._out(V.shape[1])
-        cuda.evaluate_heads(
-            **self.given,
-            V=device(V),
-            Q=device(Q),
-            positions=self.positions,
-            out=device(out),
-            workspace=self.workspace("evaluate_heads", m=len(V), d_out=V.shape[1]),
-            stream=0,
-        )
-        return out
+        return self._layer("evaluate_heads", V.shape[1], V, Q)
 
     def coefficients(self, C: np.ndarray) -> np.ndarray:
-        out = self._out(len(C))
-        cuda.evaluate_coefficients(
-            **self.given,
-            coefficients=device(C),
-            positions=self.positions,
-            out=device(out),
-            workspace=self.workspace("evaluate_coefficients", d_out=len(C)),
-            stream=0,
-        )
-        return out
+        return self._layer("evaluate_coefficients", len(C), C)
 
     def first_non_finite(self) -> int:
         index = np.array([7], dtype=np.int64)
-        cuda.first_non_finite(**self.given, index=device(index), stream=0)
+        tokens, offsets = device(self.tokens.storage), device(self.tokens.offsets)
+        cuda.first_non_finite(tokens, offsets, device(index), 0)
         return int(index[0])
 
 

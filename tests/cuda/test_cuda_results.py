@@ -92,7 +92,8 @@ def test_moments_are_those_of_the_reference(device, rng, positions, path, form, 
     w = rng.random(len(tokens)) if form != "list" else None
     features = la.Features(3, pairs=[(0, 0), (0, 2), (1, 2)], queries=[0, 2]) if chosen else None
     expected = NumpyBackend().moments(samples_of(tokens, y, w, positions, features=features))
-    sizes = NumpyBackend().moments(samples_of(Tokens(tuple(np.abs(z) for z in tokens)), Tokens(tuple(np.abs(z) for z in y)), w, positions, features=features))  # fmt: skip
+    absolute = [Tokens(tuple(np.abs(z) for z in each)) for each in (tokens, y)]
+    sizes = NumpyBackend().moments(samples_of(*absolute, w, positions, features=features))
     # As rounding_steps of conftest: S, products and sums of either side
     steps = 2 * (6 * int(tokens.lengths.max()) + 4 + tokens.n_samples(positions))
     for batch, targets in ((tokens, y), (on_device(device, tokens), on_device(device, y))):

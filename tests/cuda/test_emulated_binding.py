@@ -25,27 +25,35 @@ def two_devices() -> Iterator[None]:
 
 
 def arguments() -> dict[str, Any]:
-    """Of ``accumulate``, all of them right."""
+    """Arguments of ``Samples`` and of ``accumulate`` in one, all of them right."""
     rng = np.random.default_rng(1)
     tokens = rng.standard_normal((3, 2, 2))
     batch = Batch(Tokens(tokens), Tokens(rng.standard_normal((3, 1, 1))), np.ones(3))
+    sizes = cuda.Sizes(positions="last", n_sequences=3, n_rows=6, d=2, d_out=1)
     return {
-        **batch.given,
-        "targets": device(batch.targets.storage),
-        "weights": device(batch.weights),
-        "positions": "last",
-        **batch.chosen,
+        **batch.arguments(),
         "gram": device(np.zeros((6, 3))),
         "cross": device(np.zeros((1, 2, 3))),
         "energy": device(np.zeros(1)),
-        "workspace": batch.workspace("accumulate"),
+        "workspace": device(np.zeros(sizes.workspace_bytes("accumulate") // 8)),
         "stream": 0,
     }
 
 
+OF_THE_CALL = ("gram", "cross", "energy", "workspace", "stream")
+
+
+def samples(**given: Any) -> Any:
+    return cuda.Samples(**{key: value for key, value in given.items() if key not in OF_THE_CALL})
+
+
+def accumulate(**given: Any) -> None:
+    cuda.accumulate(samples(**given), **{name: given[name] for name in OF_THE_CALL})
+
+
 def test_right_arguments_are_taken() -> None:
     given = arguments()
-    cuda.accumulate(**given)
+    accumulate(**given)
     assert given["energy"].array[0] > 0
 
 
@@ -117,8 +125,41 @@ def test_wrong_arguments_are_refused_by_name(
     given = {**arguments(), **change}
     before = cuda.launches()
     with pytest.raises(kind, match=words):
-        cuda.accumulate(**given)
+        accumulate(**given)
     assert cuda.launches() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        case
+        for case in REFUSED
+        if not set(case[0]) & set(OF_THE_CALL) and case[0] != {"targets": None}
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_wrong_samples_are_refused_when_they_are_made(
+    change: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        samples(**{**arguments(), **change})
+
+
+def test_layers_take_samples_with_all_features_alone() -> None:
+    rng = np.random.default_rng(1)
+    batch = Batch(Tokens(rng.standard_normal((3, 2, 2))), features=Features(2, [(0, 1)], [0]))
+    C, out, space = (device(np.zeros(shape)) for shape in ((1, 6), (3, 1), 1000))
+    with pytest.raises(ValueError, match="samples: must have all features"):
+        cuda.evaluate_coefficients(C, batch.samples, out=out, workspace=space, stream=0)
+
+
+def test_a_gradient_needs_targets() -> None:
+    batch = Batch(Tokens(np.ones((3, 2, 2))))
+    with pytest.raises(ValueError, match="targets: must not be None"):
+        cuda.gradient(
+            batch.samples, kept=None, coefficients=None, gradient=None, squared_error=None,
+            workspace=None, stream=0,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["weights", "gram", "workspace"])
@@ -127,7 +168,7 @@ def test_arrays_of_two_devices_are_refused(name: str) -> None:
     array = given[name].array
     cuda.place(array.ctypes.data, array.nbytes, 1)
     with pytest.raises(ValueError, match=f"{name}: is on device 1, but tokens is on device 0"):
-        cuda.accumulate(**given)
+        accumulate(**given)
 
 
 def test_host_memory_is_refused() -> None:
@@ -135,7 +176,7 @@ def test_host_memory_is_refused() -> None:
     array = given["cross"].array
     cuda.place(array.ctypes.data, array.nbytes, -1)
     with pytest.raises(ValueError, match="cross: is not in the memory of a CUDA device"):
-        cuda.accumulate(**given)
+        accumulate(**given)
 
 
 def test_the_device_of_the_arrays_is_current_for_the_call_and_then_the_one_before() -> None:
@@ -143,12 +184,12 @@ def test_the_device_of_the_arrays_is_current_for_the_call_and_then_the_one_befor
     for item in given.values():
         if isinstance(item, DeviceArray):
             cuda.place(item.array.ctypes.data, item.array.nbytes, 1)
-    cuda.accumulate(**given)
+    accumulate(**given)
     assert cuda.last_device() == 1
     assert cuda.current_device() == 0
     cuda.refuse_launch(0)
     with pytest.raises(RuntimeError, match="CUDA: invalid configuration"):
-        cuda.accumulate(**given)
+        accumulate(**given)
     assert cuda.current_device() == 0
 
 
@@ -156,16 +197,16 @@ def test_a_refused_launch_is_reported_with_file_and_line() -> None:
     for after in range(3):
         cuda.refuse_launch(after)
         with pytest.raises(RuntimeError, match=r"CUDA: invalid configuration .*csrc/cuda/\w+\.cu:"):
-            cuda.accumulate(**arguments())
+            accumulate(**arguments())
     cuda.refuse_launch(-1)
-    cuda.accumulate(**arguments())
+    accumulate(**arguments())
 
 
 def test_without_a_driver_there_are_no_devices_and_calls_say_why() -> None:
     cuda.set_devices(0)
     assert (cuda.driver_version(), cuda.device_count()) == (0, 0)
     with pytest.raises(RuntimeError, match="driver version is insufficient"):
-        cuda.accumulate(**arguments())
+        accumulate(**arguments())
 
 
 def test_what_the_module_says_of_itself() -> None:
@@ -177,8 +218,22 @@ def test_what_the_module_says_of_itself() -> None:
 @pytest.mark.parametrize("chosen", [None, Features(4, [(0, 1), (2, 3), (1, 1)], [0, 3])])
 def test_the_size_of_the_gram(positions: str, chosen: Features | None) -> None:
     features = Features(4) if chosen is None else chosen
-    counts = (None, None) if chosen is None else (chosen.n_pairs, chosen.n_queries)
-    assert cuda.gram_size(4, positions, *counts) == triples_or_pairs(features, positions)
+    counts = {} if chosen is None else {"n_pairs": chosen.n_pairs, "n_queries": chosen.n_queries}
+    sizes = cuda.Sizes(positions=positions, n_sequences=1, n_rows=1, d=4, **counts)
+    assert sizes.gram_size == triples_or_pairs(features, positions)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("chosen", [None, Features(4, [(0, 1), (2, 3), (1, 1)], [0, 3])])
+def test_samples_have_the_sizes_of_their_arrays(positions: str, chosen: Features | None) -> None:
+    tokens = Tokens(np.ones((6, 4)), np.array([0, 2, 6]))
+    batch = Batch(tokens, None, None, positions, chosen)
+    counts = {} if chosen is None else {"n_pairs": chosen.n_pairs, "n_queries": chosen.n_queries}
+    told = cuda.Sizes(positions=positions, n_sequences=2, n_rows=6, d=4, **counts)
+    for name in ("gram_size", "kept_bytes", "summation_steps"):
+        assert getattr(batch.samples.sizes, name) == getattr(told, name)
+    found = batch.samples.sizes.workspace_bytes("normal", m=2)
+    assert found == told.workspace_bytes("normal", m=2) > 0
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -197,9 +252,9 @@ def test_the_size_of_the_gram(positions: str, chosen: Features | None) -> None:
 def test_workspace_does_not_grow_with_the_number_of_sequences(
     operation: str, more: dict[str, Any], positions: str
 ) -> None:
-    sizes = {"positions": positions, "d": 16, "d_out": 2, "n_pairs": None, "n_queries": None}
+    sizes = {"positions": positions, "d": 16, "d_out": 2}
     million, billion = (
-        cuda.workspace_bytes(operation, **sizes, **more, n_sequences=n, n_rows=10 * n)
+        cuda.Sizes(**sizes, n_sequences=n, n_rows=10 * n).workspace_bytes(operation, **more)
         for n in (10**6, 10**9)
     )
     assert million == billion
@@ -208,21 +263,25 @@ def test_workspace_does_not_grow_with_the_number_of_sequences(
 
 def test_sizes_that_make_no_sense_are_refused() -> None:
     sizes = {"positions": "last", "n_sequences": 1, "n_rows": 1, "d": 2, "d_out": 1}
-    whole = {"n_pairs": None, "n_queries": None}
+    right = cuda.Sizes(**sizes)
     with pytest.raises(ValueError, match="operation: there is none called 'fit'"):
-        cuda.workspace_bytes("fit", **sizes, **whole)
+        right.workspace_bytes("fit")
     with pytest.raises(ValueError, match="m: must be positive for 'normal'"):
-        cuda.workspace_bytes("normal", **sizes, **whole)
+        right.workspace_bytes("normal")
+    with pytest.raises(ValueError, match="d_out: must be positive for 'gradient'"):
+        right.workspace_bytes("gradient", d_out=0)
+    with pytest.raises(ValueError, match="d_out: must be 0 to"):
+        right.workspace_bytes("gradient", d_out=-1)
     with pytest.raises(ValueError, match="n_pairs, n_queries: give both or none"):
-        cuda.workspace_bytes("accumulate", **sizes, n_pairs=1, n_queries=None)
+        cuda.Sizes(**sizes, n_pairs=1)
     with pytest.raises(ValueError, match="d: must be 1 to"):
-        cuda.workspace_bytes("accumulate", **{**sizes, "d": 0}, **whole)
+        cuda.Sizes(**{**sizes, "d": 0})
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_summation_steps_are_fewer_than_samples_and_grow_slowly(positions: str) -> None:
     def steps(n: int) -> int:
-        return cuda.summation_steps(positions, n, n, 8, None, None)
+        return cuda.Sizes(positions=positions, n_sequences=n, n_rows=n, d=8).summation_steps
 
     assert steps(1) <= 16  # a panel of eight, and what is added to
     assert steps(100) <= 128
@@ -231,9 +290,17 @@ def test_summation_steps_are_fewer_than_samples_and_grow_slowly(positions: str) 
 
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
     expected = arguments()
-    cuda.accumulate(**expected)
+    accumulate(**expected)
+    shared = samples(**expected)
     results = [arguments() for _ in range(4)]
-    workers = [threading.Thread(target=cuda.accumulate, kwargs=given) for given in results]
+    workers = [
+        threading.Thread(
+            target=cuda.accumulate,
+            args=(shared,),
+            kwargs={name: given[name] for name in OF_THE_CALL},
+        )
+        for given in results
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from emulated import Batch, cuda, device, running
+from emulated import Batch, cuda, running
 from oracles.batches import Arrays, arrays_of, samples_of, with_rows
 
 from linattn_fast.arrays.types import POSITIONS
@@ -241,18 +241,7 @@ def test_moments_are_added_to_what_is_there(positions: str) -> None:
     batch = make_batch("one sequence", positions)
     once = batch.moments()
     sums = [np.full_like(total, 3.0) for total in once]
-    cuda.accumulate(
-        **batch.given,
-        **batch.chosen,
-        targets=device(batch.targets.storage),
-        weights=device(batch.weights),
-        positions=positions,
-        gram=device(sums[0]),
-        cross=device(sums[1]),
-        energy=device(sums[2]),
-        workspace=batch.workspace("accumulate"),
-        stream=0,
-    )
+    batch.add_moments(*sums)
     for total, own in zip(sums, once, strict=True):
         np.testing.assert_array_equal(total, 3.0 + own)
 

@@ -16,7 +16,7 @@ import linattn_fast as la
 from linattn_fast.backend.cpu import CpuBackend
 from linattn_fast.dask.cluster import Cluster
 from linattn_fast.dask.parts import Kind, Part
-from linattn_fast.moments.query_groups import query_groups
+from linattn_fast.moments.factors import query_groups
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")

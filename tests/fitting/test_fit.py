@@ -7,7 +7,7 @@ from oracles import loops
 import linattn_fast as la
 from linattn_fast.backend.normal_operator import Gradient
 from linattn_fast.linalg.choosing import factorise
-from linattn_fast.solvers.residuals import refine_on_data
+from linattn_fast.solvers.accuracy import refine_on_data
 
 
 @pytest.mark.parametrize("d", [2, 3, 4, 6, 8, 12])

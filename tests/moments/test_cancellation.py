@@ -9,7 +9,7 @@ from conftest import targets_for
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.features.features import as_features, feature_count
-from linattn_fast.moments.cancellation import feature_sizes, rounding_of_feature, sizes
+from linattn_fast.moments.sums import rounding_of_feature, sizes
 
 D, N = 4, 600
 
@@ -105,7 +105,7 @@ def test_what_is_small_but_there_is_learned(rng, share):
     Z = np.concatenate([keys, rng.standard_normal((N, 1, D)) * np.sqrt(share)], axis=1)
     moments = la.Moments(D, 0).update(Z)
     np.testing.assert_array_equal(
-        feature_sizes(moments), moments.gram_diagonal() / moments.total_weight
+        moments.feature_sizes(), moments.gram_diagonal() / moments.total_weight
     )
 
 

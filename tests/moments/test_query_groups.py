@@ -12,9 +12,14 @@ from linattn_fast.certificate.certifying import certificate_from
 from linattn_fast.features import compact
 from linattn_fast.linalg.choosing import factorise
 from linattn_fast.moments import factors as block_factors
-from linattn_fast.moments.cancellation import summand_sizes
-from linattn_fast.moments.factors import BlockFactor, factorise_moments, normal_matrix
-from linattn_fast.moments.query_groups import features_of_group, moments_of, query_groups
+from linattn_fast.moments.factors import (
+    BlockFactor,
+    factorise_moments,
+    features_of_group,
+    moments_of,
+    normal_matrix,
+    query_groups,
+)
 
 GROUPS = [[0, 2], [1, 3, 4]]
 
@@ -120,11 +125,11 @@ def test_no_entry_of_a_third_moment_is_overlooked(d, nonzeros, seed):
 def test_the_magnitudes_of_a_block_are_those_of_the_whole(rng, chosen):
     features = la.Features(5, pairs=[(0, 1), (2, 2), (1, 4)]) if chosen else None
     moments = moments_from(grouped(rng, 50), features=features)
-    whole = summand_sizes(moments)
+    whole = moments.summand_sizes()
     for group in query_groups(moments):
         part = moments_of(moments, group)
         where = features_of_group(moments.features, group)
-        np.testing.assert_array_equal(summand_sizes(part), whole[where])
+        np.testing.assert_array_equal(part.summand_sizes(), whole[where])
 
 
 def test_a_chain_of_queries_is_one_group(rng):

@@ -48,10 +48,34 @@ def _launch(name: str, stream: int, *arrays: Any) -> None:
     fake_cupy.log.append(("launch", name, stream, pointers))
 
 
-class _Batch:
+class Sizes:
+    """What the sizes of memory follow from."""
+
+    def __init__(
+        self, *, positions, n_sequences, n_rows, d, d_out=0, n_pairs=None, n_queries=None
+    ) -> None:
+        assert (n_pairs is None) == (n_queries is None)
+        self._text = f"{positions} {n_sequences} {n_rows} {d} {n_pairs} {n_queries}"
+        self._total = n_sequences + n_rows + d
+        self._d_out = d_out
+        self.kept_bytes = 64 * (n_rows + n_sequences)  # more than the tokens
+        self.summation_steps = n_sequences if positions == "last" else n_rows
+
+    def workspace_bytes(self, operation, *, m=0, d_out=None, kept=False) -> int:
+        """Different for all arguments, so that a wrong one shows."""
+        outputs = self._d_out if d_out is None else d_out
+        text = f"{operation} {self._text} {outputs} {m}"
+        return 64 + sum(text.encode()) + 1000 * (self._total + outputs + m) + kept
+
+
+class Samples:
     """A batch as the numpy backend takes it."""
 
-    def __init__(self, tokens, offsets, targets, weights, positions, pairs, queries) -> None:
+    def __init__(
+        self, *, tokens, offsets=None, targets=None, weights=None, positions, pairs=None,
+        queries=None,
+    ) -> None:  # fmt: skip
+        self.given = types.SimpleNamespace(tokens=tokens, targets=targets)
         Z = _read(tokens, "tokens", (np.float32, np.float64))
         bounds = None if offsets is None else _read(offsets, "offsets", (np.int64,), 1)
         self.tokens = Tokens(Z, bounds)
@@ -70,23 +94,21 @@ class _Batch:
             last = positions == "last"
             self.targets = Tokens(y[:, None]) if last else with_rows(self.tokens, y)
 
-    def require_workspace(self, operation, workspace, m=0, d_out=None, kept=False) -> None:
+    @property
+    def sizes(self) -> Sizes:
         chosen = self.features
-        if d_out is None:
-            d_out = 0 if self.targets is None else self.targets.d
-        needed = workspace_bytes(
-            operation,
+        return Sizes(
             positions=self.positions,
             n_sequences=len(self.tokens),
             n_rows=self.tokens.n_rows,
             d=self.tokens.d,
-            d_out=d_out,
+            d_out=0 if self.targets is None else self.targets.d,
             n_pairs=None if chosen.everything else chosen.n_pairs,
             n_queries=None if chosen.everything else chosen.n_queries,
-            m=m,
-            kept=kept,
         )
-        assert workspace.nbytes >= needed
+
+    def require_workspace(self, operation, workspace, **more) -> None:
+        assert workspace.nbytes >= self.sizes.workspace_bytes(operation, **more)
 
 
 def driver_version() -> int:
@@ -105,47 +127,32 @@ def architectures() -> list[str]:
     return ["80-real", "90-real"]
 
 
-def gram_size(d, positions, n_pairs, n_queries) -> int:
-    raise NotImplementedError  # nobody calls it
-
-
-def workspace_bytes(
-    operation, *, positions, n_sequences, n_rows, d, d_out, n_pairs, n_queries, m=0, kept=False
-) -> int:
-    """Different for all arguments, so that a wrong one shows."""
-    assert (n_pairs is None) == (n_queries is None)
-    text = f"{operation} {positions} {n_sequences} {n_rows} {d} {d_out} {n_pairs} {n_queries} {m}"
-    return 64 + sum(text.encode()) + 1000 * (n_sequences + n_rows + d + d_out + m) + kept
-
-
-def summation_steps(positions, n_sequences, n_rows, d, n_pairs, n_queries) -> int:
-    return n_sequences if positions == "last" else n_rows
-
-
-def accumulate(
-    tokens, offsets, targets, weights, positions, pairs, queries, gram, cross, energy,
-    workspace, stream,
-) -> None:  # fmt: skip
-    batch = _Batch(tokens, offsets, targets, weights, positions, pairs, queries)
-    batch.require_workspace("accumulate", workspace)
-    _launch("accumulate", stream, tokens, targets, gram, cross, energy)
+def accumulate(samples, *, gram, cross, energy, workspace, stream) -> None:
+    given = samples.given
+    samples.require_workspace("accumulate", workspace)
+    _launch("accumulate", stream, given.tokens, given.targets, gram, cross, energy)
     outputs = [
         None if out is None else _read(out, name, (np.float64,))
         for name, out in (("gram", gram), ("cross", cross), ("energy", energy))
     ]
     try:
-        totals = NumpyBackend().moments(
-            samples_of(
-                batch.tokens, batch.targets, batch.weights, positions, features=batch.features
-            ),
-            with_gram=gram is not None,
+        sums = arrays_of(
+            NumpyBackend().moments(
+                samples_of(
+                    samples.tokens,
+                    samples.targets,
+                    samples.weights,
+                    samples.positions,
+                    features=samples.features,
+                ),
+                with_gram=gram is not None,
+            )
         )
-        sums = arrays_of(totals)
     except ValueError:  # what is not finite makes sums that are not
         sums = (np.nan, np.nan, np.nan)
-    assert (cross is None) == (energy is None) == (targets is None)
+    assert (cross is None) == (energy is None) == (given.targets is None)
     if gram is not None:
-        assert outputs[0].shape == compact.shape(batch.features, positions)
+        assert outputs[0].shape == compact.shape(samples.features, samples.positions)
     for memory, total in zip(outputs, sums, strict=True):
         if memory is not None:
             np.add(memory, total, out=memory)
@@ -159,85 +166,58 @@ def first_non_finite(tokens, offsets, index, stream) -> None:
     _read(index, "index", (np.int64,), 1)[0] = bad[0] if bad else -1
 
 
-def kept_bytes(positions, n_sequences, n_rows, d, n_pairs, n_queries) -> int:
-    return 64 * (n_rows + n_sequences)  # more than the tokens
+def _fingerprint(samples: Samples) -> float:
+    return float(np.nansum(samples.tokens.rows())) + len(samples.tokens) / 7
 
 
-def _fingerprint(batch: _Batch) -> float:
-    return float(np.nansum(batch.tokens.rows())) + len(batch.tokens) / 7
-
-
-def keep_samples(
-    tokens, offsets, weights, positions, pairs, queries, kept, workspace, stream
-) -> None:
-    batch = _Batch(tokens, offsets, None, weights, positions, pairs, queries)
-    batch.require_workspace("keep_samples", workspace)
-    _launch("keep_samples", stream, tokens, kept)
+def keep_samples(samples, *, kept, workspace, stream) -> None:
+    samples.require_workspace("keep_samples", workspace)
+    _launch("keep_samples", stream, samples.given.tokens, kept)
     memory = _read(kept, "kept", (np.uint8,), 1)
-    size = kept_bytes(positions, len(batch.tokens), batch.tokens.n_rows, 0, None, None)
-    assert memory.nbytes == size
-    memory.view(np.float64)[...] = _fingerprint(batch)
+    assert memory.nbytes == samples.sizes.kept_bytes
+    memory.view(np.float64)[...] = _fingerprint(samples)
 
 
-def _operator(name, tokens, offsets, targets, weights, positions, pairs, queries, kept):
-    batch = _Batch(tokens, offsets, targets, weights, positions, pairs, queries)
+def _operator(samples: Samples, kept: Any) -> NumpyNormalOperator:
     if kept is not None:
-        assert (_read(kept, "kept", (np.uint8,)).view(np.float64) == _fingerprint(batch)).all()
-    y = batch.targets
+        assert (_read(kept, "kept", (np.uint8,)).view(np.float64) == _fingerprint(samples)).all()
+    y, positions = samples.targets, samples.positions
     if y is None:
+        none = np.zeros((samples.tokens.n_samples(positions), 1))
         last = positions == "last"
-        none = np.zeros((batch.tokens.n_samples(positions), 1))
-        y = Tokens(none[:, None]) if last else with_rows(batch.tokens, none)
+        y = Tokens(none[:, None]) if last else with_rows(samples.tokens, none)
     with np.errstate(all="ignore"):
         operator = NumpyNormalOperator(
-            samples_of(batch.tokens, y, batch.weights, positions, batch.features)
+            samples_of(samples.tokens, y, samples.weights, positions, samples.features)
         )
     operator._finite = lambda array: array
-    return batch, operator
+    return operator
 
 
-def kronecker_factors(
-    tokens, offsets, weights, positions, pairs, queries, kept, of_pairs, of_queries, diagonal,
-    workspace, stream,
-) -> None:  # fmt: skip
+def kronecker_factors(samples, *, kept, of_pairs, of_queries, diagonal, workspace, stream) -> None:
     name = "kronecker_factors"
-    batch, operator = _operator(
-        name, tokens, offsets, None, weights, positions, pairs, queries, kept
-    )
-    batch.require_workspace(name, workspace, kept=kept is not None)
-    _launch(name, stream, tokens, of_pairs, of_queries, diagonal)
-    for out, found in zip(
-        (of_pairs, of_queries, diagonal), operator.kronecker_factors(), strict=True
-    ):
-        _read(out, name, (np.float64,), 2)[...] = found
+    samples.require_workspace(name, workspace, kept=kept is not None)
+    _launch(name, stream, samples.given.tokens, of_pairs, of_queries, diagonal)
+    found = _operator(samples, kept).kronecker_factors()
+    for out, total in zip((of_pairs, of_queries, diagonal), found, strict=True):
+        _read(out, name, (np.float64,), 2)[...] = total
 
 
-def normal(
-    tokens, offsets, weights, positions, pairs, queries, kept, coefficients, product, energy,
-    workspace, stream,
-) -> None:  # fmt: skip
-    batch, operator = _operator(
-        "normal", tokens, offsets, None, weights, positions, pairs, queries, kept
-    )
+def normal(samples, *, kept, coefficients, product, energy, workspace, stream) -> None:
     C = _read(coefficients, "coefficients", (np.float64,), 2)
-    batch.require_workspace("normal", workspace, m=len(C), kept=kept is not None)
-    _launch("normal", stream, tokens, coefficients, product, energy)
-    found = operator.normal(C)
+    samples.require_workspace("normal", workspace, m=len(C), kept=kept is not None)
+    _launch("normal", stream, samples.given.tokens, coefficients, product, energy)
+    found = _operator(samples, kept).normal(C)
     _read(product, "product", (np.float64,), 2)[...] = found.product
     _read(energy, "energy", (np.float64,), 1)[...] = found.energy
 
 
-def gradient(
-    tokens, offsets, targets, weights, positions, pairs, queries, kept, coefficients, gradient,
-    squared_error, workspace, stream,
-) -> None:  # fmt: skip
-    batch, operator = _operator(
-        "gradient", tokens, offsets, targets, weights, positions, pairs, queries, kept
-    )
+def gradient(samples, *, kept, coefficients, gradient, squared_error, workspace, stream) -> None:
+    given = samples.given
     C = _read(coefficients, "coefficients", (np.float64,), 2)
-    batch.require_workspace("gradient", workspace, m=len(C), kept=kept is not None)
-    _launch("gradient", stream, tokens, targets, coefficients, gradient, squared_error)
-    found = operator.gradient(C)
+    samples.require_workspace("gradient", workspace, kept=kept is not None)
+    _launch("gradient", stream, given.tokens, given.targets, coefficients, gradient, squared_error)
+    found = _operator(samples, kept).gradient(C)
     _read(gradient, "gradient", (np.float64,), 2)[...] = found.gradient
     _read(squared_error, "squared_error", (np.float64,), 1)[...] = found.squared_error
 
@@ -250,17 +230,18 @@ def _evaluated(out: Any, make: Any) -> None:
         memory[...] = np.nan
 
 
-def evaluate_heads(V, Q, tokens, offsets, positions, out, workspace, stream) -> None:
-    batch = _Batch(tokens, offsets, None, None, positions, None, None)
+def evaluate_heads(V, Q, samples, *, out, workspace, stream) -> None:
+    tokens, positions = samples.tokens, samples.positions
     values, queries = (_read(a, "V", (np.float64,), 3) for a in (V, Q))
-    batch.require_workspace("evaluate_heads", workspace, len(values), values.shape[1])
-    _launch("evaluate_heads", stream, V, Q, tokens, out)
-    _evaluated(out, lambda: NumpyBackend().heads(values, queries, batch.tokens, positions))
+    m, d_out, _ = values.shape
+    samples.require_workspace("evaluate_heads", workspace, m=m, d_out=d_out)
+    _launch("evaluate_heads", stream, V, Q, samples.given.tokens, out)
+    _evaluated(out, lambda: NumpyBackend().heads(values, queries, tokens, positions))
 
 
-def evaluate_coefficients(coefficients, tokens, offsets, positions, out, workspace, stream) -> None:
-    batch = _Batch(tokens, offsets, None, None, positions, None, None)
+def evaluate_coefficients(coefficients, samples, *, out, workspace, stream) -> None:
+    tokens, positions = samples.tokens, samples.positions
     C = _read(coefficients, "coefficients", (np.float64,), 2)
-    batch.require_workspace("evaluate_coefficients", workspace, d_out=len(C))
-    _launch("evaluate_coefficients", stream, coefficients, tokens, out)
-    _evaluated(out, lambda: NumpyBackend().coefficients(C, batch.tokens, positions))
+    samples.require_workspace("evaluate_coefficients", workspace, d_out=len(C))
+    _launch("evaluate_coefficients", stream, coefficients, samples.given.tokens, out)
+    _evaluated(out, lambda: NumpyBackend().coefficients(C, tokens, positions))

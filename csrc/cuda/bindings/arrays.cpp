@@ -91,8 +91,8 @@ std::int64_t* DeviceArray::integer_output() const {
 
 double* DeviceArray::memory(std::int64_t needed) const {
   require_writable();
-  require(bytes() >= needed, std::string(name_) + ": " + std::to_string(needed) + " bytes are needed, got " +
-                                 std::to_string(bytes()));
+  require(bytes() >= needed,
+          std::string(name_) + ": " + std::to_string(needed) + " bytes are needed, got " + std::to_string(bytes()));
   require(reinterpret_cast<std::uintptr_t>(data_) % sizeof(double) == 0,
           std::string(name_) + ": the address must be a multiple of 8");
   return static_cast<double*>(data_);
@@ -115,8 +115,8 @@ DeviceArray Call::array(const char* name, const py::object& object) {
     device_ = attributes.device;
     first_ = name;
   }
-  require(attributes.device == device_, start + "is on device " + std::to_string(attributes.device) + ", but " + first_ +
-                                            " is on device " + std::to_string(device_));
+  require(attributes.device == device_, start + "is on device " + std::to_string(attributes.device) + ", but " +
+                                            first_ + " is on device " + std::to_string(device_));
   return array;
 }
 

@@ -19,7 +19,7 @@ class DeviceArray {
   DeviceArray(const char* name, const py::object& object);
 
   const std::vector<std::int64_t>& shape() const { return shape_; }
-  std::int64_t size() const;   // numbers
+  std::int64_t size() const;  // numbers
   std::int64_t bytes() const;
   std::int64_t dimensions() const { return static_cast<std::int64_t>(shape_.size()); }
   const char* name() const { return name_; }

@@ -8,7 +8,8 @@ void register_emulator(pybind11::module_& module);
 PYBIND11_MODULE(LINATTN_CUDA_MODULE, module) {
   module.doc() = "CUDA kernels of linattn_fast. Private: use linattn_fast.";
   linattn::cuda::bindings::register_device(module);
-  linattn::cuda::bindings::register_workspace(module);
+  linattn::cuda::bindings::register_sizes(module);
+  linattn::cuda::bindings::register_samples(module);
   linattn::cuda::bindings::register_moments(module);
   linattn::cuda::bindings::register_normal_equations(module);
   linattn::cuda::bindings::register_layer(module);

@@ -6,7 +6,8 @@
 namespace linattn::cuda::bindings {
 
 void register_device(pybind11::module_& module);
-void register_workspace(pybind11::module_& module);
+void register_sizes(pybind11::module_& module);
+void register_samples(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_layer(pybind11::module_& module);

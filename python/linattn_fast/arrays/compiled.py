@@ -9,7 +9,14 @@ from __future__ import annotations
 from ..system.machine import get_num_threads
 from .types import Floats
 
-__all__ = ["MISSING", "add_query_sums", "core", "multiply_transposed"]
+__all__ = [
+    "BLOCK_STRIDE",
+    "MISSING",
+    "SAMPLE_QUANTUM",
+    "add_query_sums",
+    "core",
+    "multiply_transposed",
+]
 
 MISSING: str | None = None
 """Why the extension cannot be used, or None."""
@@ -22,6 +29,13 @@ except ImportError as error:
         f"the compiled extension is missing ({error}); build it with 'pip install .' "
         "in the project's folder (a C++17 compiler is all it needs)"
     )
+
+# Sizes of blocks of samples (csrc/common/block_sizes.hpp). Without the extension there are none, and
+# estimates of memory stay what they are with it.
+BLOCK_STRIDE: int = 264 if core is None else core.BLOCK_STRIDE
+"""Numbers from one row of a block to the next."""
+SAMPLE_QUANTUM: int = 16 if core is None else core.SAMPLE_QUANTUM
+"""The number of columns of a block is a multiple of this, in samples."""
 
 
 def multiply_transposed(a: Floats, b: Floats) -> Floats:

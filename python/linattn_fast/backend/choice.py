@@ -10,7 +10,7 @@ from ..arrays.device import device_of
 from . import cpu, reference
 from .cuda import backend as cuda
 from .cuda import extension as cuda_extension
-from .interface import Backend
+from .interface import PRECISIONS, Backend, Precision
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ def _info(name: str) -> BackendInfo:
         return BackendInfo(name, True, (cpu if name == "cpu" else cuda).describe(), there)
     except ValueError as error:  # LINATTN_ISA, LINATTN_NUM_THREADS or LINATTN_CUDA_PATH
         return BackendInfo(name, False, str(error), there)
+
+
+def as_precision(precision: object) -> Precision:
+    """Check the name of a precision."""
+    for known in PRECISIONS:
+        if isinstance(precision, str) and precision == known:
+            return known
+    raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def backends() -> list[BackendInfo]:

@@ -15,7 +15,7 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import Accumulation, summand_sizes
-from ..features.features import head_coefficients
+from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
@@ -61,6 +61,35 @@ def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -
     return bool(sums * with_coefficients + H * d_out * d**3 < sums * with_heads)
 
 
+def _compiled(samples: Samples) -> core.Samples:
+    """Samples as the extension takes them."""
+    targets, features = samples.targets, samples.features
+    return core.Samples(
+        tokens=samples.tokens.storage,
+        offsets=samples.tokens.offsets,
+        targets=None if targets is None else targets.storage,
+        target_offsets=None if targets is None else targets.offsets,
+        weights=samples.weights,
+        positions=samples.positions,
+        pairs=None if features.everything else features.pair_numbers,
+        queries=None if features.everything else features.queries,
+    )
+
+
+def _queries(tokens: Tokens, positions: Positions) -> core.Samples:
+    """Tokens that a layer is applied to, as the extension takes them."""
+    return core.Samples(
+        tokens=tokens.storage,
+        offsets=tokens.offsets,
+        targets=None,
+        target_offsets=None,
+        weights=None,
+        positions=positions,
+        pairs=None,
+        queries=None,
+    )
+
+
 class CpuBackend:
     """Moments and layers in compiled code, on all threads, with the GIL released."""
 
@@ -77,7 +106,7 @@ class CpuBackend:
     ) -> Totals:
         """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
-        tokens, targets, chosen = samples.tokens, samples.targets, samples.features
+        tokens, chosen = samples.tokens, samples.features
         shape = compact.shape(chosen, samples.positions) if with_gram else (0,)
         work = samples.n_columns * math.prod(shape)
         if work > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
@@ -85,36 +114,29 @@ class CpuBackend:
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
-            gram, cross, energy, sizes, (wide, narrow), underflow = core.accumulate(
-                tokens.storage,
-                tokens.offsets,
-                None if targets is None else targets.storage,
-                None if targets is None else targets.offsets,
-                samples.weights,
-                samples.positions,
-                precision,
-                None if chosen.everything else chosen.pair_numbers,
-                None if chosen.everything else chosen.queries,
-                with_gram,
-                threads,
-                progress,
+            found = core.accumulate(
+                _compiled(samples),
+                precision=precision,
+                with_gram=with_gram,
+                threads=threads,
+                progress=progress,
             )
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         # S was finite, so what is not finite now has overflowed.
-        for total in (gram, cross, energy, sizes):
+        for total in (found.gram, found.cross, found.energy, found.sizes):
             if total.size and core.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
                 raise non_finite_error(tokens, others=sizes_of(samples))
         return Totals(
-            gram.reshape(shape),
-            cross,
-            energy,
+            found.gram.reshape(shape),
+            found.cross,
+            found.energy,
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
             accumulation=Accumulation(
-                wide, narrow, samples.longest, underflow, samples.largest_weight
+                *found.roundings, samples.longest, found.underflow, samples.largest_weight
             ),
-            magnitudes=sizes if with_gram and not chosen.everything else None,
+            magnitudes=found.sizes if with_gram and not chosen.everything else None,
             scalar_targets=samples.scalar_targets,
         )
 
@@ -141,9 +163,7 @@ class CpuBackend:
                 y = self._apply_coefficients(C, tokens, positions)
                 return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
         try:
-            y = core.evaluate_heads(
-                V, Q, tokens.storage, tokens.offsets, positions, get_num_threads()
-            )
+            y = core.evaluate_heads(V, Q, _queries(tokens, positions), get_num_threads())
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
         return require_finite_outputs(y, tokens, {"V": V, "Q": Q})
@@ -155,9 +175,7 @@ class CpuBackend:
 
     def _apply_coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         try:
-            return core.evaluate_coefficients(
-                C, tokens.storage, tokens.offsets, positions, get_num_threads()
-            )
+            return core.evaluate_coefficients(C, _queries(tokens, positions), get_num_threads())
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
 
@@ -187,24 +205,12 @@ class CpuNormalOperator:
     """
 
     def __init__(self, samples: Samples, *, keep: bool) -> None:
-        tokens, targets, chosen = samples.tokens, samples.targets, samples.features
-        assert targets is not None
-        self.features = chosen
+        self.features = samples.features
         self.d_out = samples.d_out
         self.n_samples = samples.n_samples
         self.total_weight = samples.total_weight
-        self._tokens = tokens
-        self._equations = core.NormalEquations(
-            tokens.storage,
-            tokens.offsets,
-            targets.storage,
-            targets.offsets,
-            samples.weights,
-            samples.positions,
-            None if chosen.everything else chosen.pair_numbers,
-            None if chosen.everything else chosen.queries,
-            keep,
-        )
+        self._tokens = samples.tokens
+        self._equations = core.NormalEquations(_compiled(samples), keep=keep)
 
     def _finite(self, *arrays: Floats) -> tuple[Floats, ...]:
         if not all(np.isfinite(array).all() for array in arrays):

@@ -22,14 +22,6 @@ PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
 """Precisions of the products inside a block; "mixed" has float32 products and float64 totals."""
 
 
-def as_precision(precision: object) -> Precision:
-    """Check the name of a precision."""
-    for known in PRECISIONS:
-        if isinstance(precision, str) and precision == known:
-            return known
-    raise ValueError(f"precision: must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-
-
 class Backend(Protocol):
     """What a backend computes. Arguments are checked; results that are not finite raise."""
 

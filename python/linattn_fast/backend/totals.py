@@ -44,9 +44,11 @@ class Totals:
     scalar_targets: bool = False
     """Whether all targets came without an axis of outputs."""
 
-    def __post_init__(self) -> None:
+    def shared(self) -> Totals:
+        """These sums, never to be written to again, since several moments may hold them."""
         for array in (self.gram, self.cross, self.energy):
-            frozen(array)  # merged moments share them
+            frozen(array)
+        return self
 
     def placed(self, place: Callable[[Array], Array]) -> Totals:
         """The same sums, each array where ``place`` puts it."""

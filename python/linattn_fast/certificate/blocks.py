@@ -22,7 +22,7 @@ from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.cholesky import extreme_eigenvalues
 from ..linalg.spectral import SpectralFactor
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from ..problem.in_memory import InMemory
 from ..solvers.blocks.partition import Partition, QueryBlock
 from ..solvers.blocks.solve import FactorisedBlock, SolvedBlocks
@@ -165,7 +165,7 @@ def _prove(
     needed = 2 * compact_bytes(features, 0, some.positions) + 16 * features.count**2
     if needed > limit:
         return Proof(0.0, f"the proof needs {in_words(needed)} of memory")
-    moments = Moments.of(some, problem.engine, "float64")
+    moments = MomentSums.over(some, problem.engine, "float64")
     weight, all_weight = some.total_weight, partition.total_weight
     proof = prove(moments, estimate * all_weight / weight)
     # Both weights are sums that were rounded

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of, on_device, to_host
 from ..arrays.libraries import conversion_to
-from ..arrays.types import Array, Floats, Kind, Positions, as_positions
-from ..data.tokens import Tokens, as_tokens
+from ..arrays.types import Array, Floats, Kind, Positions
+from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.features import Features
 from ..features.left_out import unless_left_out
 from ..system.arguments import as_size

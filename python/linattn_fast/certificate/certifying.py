@@ -9,17 +9,17 @@ import numpy as np
 
 from ..arrays.types import Positions
 from ..exact.exact_rank import ExactRank, counting, exact_rank, unseen_features
-from ..exact.modular_features import ModularData, Reading
+from ..exact.modular_features import Reading
 from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import extreme_eigenvalues
 from ..linalg.factors import Choice, Factorisation
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import summand_sizes
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from ..problem.interface import Problem
+from ..solvers.cholesky import accumulated
 from ..solvers.costs import estimate_memory
 from ..solvers.orthogonal import solve_on_data
 from ..solvers.solved import Solved, Task
@@ -63,7 +63,7 @@ def judge(
     )
 
 
-def exact_rank_of_moments(moments: Moments) -> ExactRank:
+def exact_rank_of_moments(moments: MomentSums) -> ExactRank:
     """What moments alone prove about the exact rank: features that are zero in every sample.
 
     The sum of w S_jj S_kk z_l^2 is zero, with nothing lost below the smallest number, only if the
@@ -72,7 +72,7 @@ def exact_rank_of_moments(moments: Moments) -> ExactRank:
     """
     p = moments.dimension
     if not moments.accumulation.underflow:
-        zeros = int((summand_sizes(moments) == 0).sum())
+        zeros = int((moments.summand_sizes() == 0).sum())
         if zeros:
             return ExactRank(0, p - zeros, unseen_features(zeros, p, exactly=False))
     lost = int((moments.gram_diagonal() == 0).sum())
@@ -114,11 +114,10 @@ def counted_on_data(samples: Samples) -> Certificate:
 
 
 def certificate_from(
-    moments: Moments,
+    moments: MomentSums,
     factor: Factorisation | None = None,
     *,
-    samples: Samples | None = None,
-    modular: ModularData | None = None,
+    problem: Problem | None = None,
     spectrum: bool = False,
 ) -> Certificate:
     """Certificate of accumulated moments.
@@ -129,22 +128,22 @@ def certificate_from(
         At least one sample.
     factor
         A factorisation of Lambda, if a fit has made one already.
-    samples
-        What the moments are of, where it is at hand: for questions about single inputs.
-    modular
-        The data modulo primes, where it can be read: asked where the moments prove nothing.
+    problem
+        The data, where it is at hand: for questions about single inputs, and asked modulo primes
+        where the moments prove nothing.
     spectrum
         Compute all eigenvalues, too.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
+    samples = None if problem is None else problem.samples
     noise_samples = weight / moments.accumulation.largest_weight
     values = None
     if spectrum:
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments, samples)
+        source = Source(moments.features, moments.fixed(), samples)
         counted = certificate_by_counting(n, moments.positions, noise_samples, source)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
@@ -155,6 +154,7 @@ def certificate_from(
     proof = prove(moments.get(), smallest)
 
     def exact() -> ExactRank:
+        modular = None if problem is None else problem.modular
         return exact_rank_of_moments(moments.get()) if modular is None else exact_rank(modular)
 
     verdict, evidence = judge(factor, p, proof, exact)
@@ -172,12 +172,12 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments, samples, spectral),
+        source=Source(moments.features, moments.fixed(), samples, spectral),
     )
 
 
 def certifying_factor(
-    moments: Moments, read: Callable[[], Reading], memory_limit: int | None = None
+    moments: MomentSums, read: Callable[[], Reading], memory_limit: int | None = None
 ) -> Factorisation | None:
     """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:
@@ -223,7 +223,7 @@ def certify_few(task: Task, solved: Solved) -> Certificate:
 
 def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
     """Certificate of the moments of a task, with the data where that can be read."""
-    moments = task.moments()
+    moments = accumulated(task)
     if factor is None and problem.read is not None:
         factor = certifying_factor(moments, problem.read, task.memory_limit)
-    return certificate_from(moments, factor, samples=problem.samples, modular=problem.modular)
+    return certificate_from(moments, factor, problem=problem)

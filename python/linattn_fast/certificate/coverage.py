@@ -46,7 +46,7 @@ from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import CholeskyFactor, power_of_two_scale
 from ..linalg.factors import EPS, MARGIN
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import sizes
+from ..moments.sums import sizes
 from .leverage import rounding, summands_of
 
 CLOSE = 1e-3

@@ -36,14 +36,13 @@ from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
-from ..features.features import Features, pair_table, samples_of
+from ..features.compact import pair_table
+from ..features.features import Features, samples_of
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import CholeskyFactor, equilibrate
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import summand_sizes
-from ..moments.moments import Moments
-from ..moments.rounding import relative_errors
+from ..moments.sums import MomentSums
 
 Rows: TypeAlias = tuple[Floats, Floats, Floats]
 """h and g of some samples, (rows, p), and sqrt(w / W), (rows,)."""
@@ -193,18 +192,18 @@ def _squared(outward: Floats, weight: float) -> Floats:
     return above
 
 
-def bound_from_gram(moments: Moments, seen: npt.NDArray[np.bool_]) -> GramBound | None:
+def bound_from_gram(moments: MomentSums, seen: npt.NDArray[np.bool_]) -> GramBound | None:
     """The bound of moments whose Gram is proved to be positive definite; None where it is not.
 
     ``seen`` says which features may be other than zero, (p,); those of the rest are zero, exactly.
     """
     how = moments.accumulation
-    error, of_sizes = relative_errors(moments)
+    error, of_sizes = moments.relative_errors()
     weight_error = gamma(moments.n_samples + how.wide)
     q = int(seen.sum())
     if how.underflow or not (error < 0.5 and weight_error < 0.5) or moments.n_samples < q or not q:
         return None
-    gram, sizes, chosen = moments.gram(), summand_sizes(moments), None
+    gram, sizes, chosen = moments.gram(), moments.summand_sizes(), None
     xp = module_of(gram)
     if q < len(seen):
         chosen = xp.asarray(np.flatnonzero(seen))

@@ -23,7 +23,7 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
 
    proves G >= tau I, and lambda_min(G / W) >= tau / W.
 
-Where Ghat is block diagonal (:mod:`linattn_fast.moments.query_groups`), so is the matrix of step 2, and
+Where Ghat is block diagonal (:mod:`linattn_fast.moments.factors`), so is the matrix of step 2, and
 Cholesky runs on its blocks.
 """
 
@@ -38,10 +38,8 @@ import numpy as np
 from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
 from ..linalg.cholesky import cholesky_in_place, equilibrate
-from ..moments.cancellation import summand_sizes
-from ..moments.moments import Moments
-from ..moments.query_groups import moments_of, query_groups
-from ..moments.rounding import relative_errors
+from ..moments.factors import moments_of, query_groups
+from ..moments.sums import MomentSums
 
 _FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
 """Of the estimate: the shifts tau that are tried, until one is proved."""
@@ -84,13 +82,13 @@ def proves_positive(matrix: Floats) -> bool:
 
 
 @gradual_underflow()
-def prove(moments: Moments, estimate: float) -> Proof:
+def prove(moments: MomentSums, estimate: float) -> Proof:
     """Search for the largest bound that can be proved, starting from an estimate of lambda_min."""
     if moments.accumulation.underflow or not keeps_subnormals():
         return Proof(0.0, "products of the tokens underflow (or may), so errors are not bounded")
     if not estimate > 0:
         return Proof(0.0, "lambda_min is zero to rounding")
-    error, of_sizes = relative_errors(moments)
+    error, of_sizes = moments.relative_errors()
     # W itself is a sum of roundings; more weight makes the mean smaller.
     weight_error = gamma(moments.n_samples + moments.accumulation.wide)
     if not (error < 0.5 and weight_error < 0.5):
@@ -109,12 +107,12 @@ def prove(moments: Moments, estimate: float) -> Proof:
     return Proof(0.0, "rounding in the Gram is as large as lambda_min")
 
 
-def _exceeds(moments: Moments, tau: float, lost: float) -> bool:
+def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
         scale = equilibrate(gram)
         # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
-        shift = lost * (summand_sizes(moments) * scale * scale) + tau * scale * scale
+        shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
     return proves_positive(gram)

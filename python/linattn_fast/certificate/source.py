@@ -15,7 +15,6 @@ There are three answers to "is the prediction at Z determined, and how far can i
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -34,9 +33,8 @@ from ..features.samples import Samples
 from ..linalg.cholesky import CholeskyFactor
 from ..linalg.choosing import factorise
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import feature_sizes, summand_sizes
 from ..moments.factors import rounding_steps_of
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from ..system.machine import require_memory
 from .block_coverage import BlockCoverage
 from .coverage import Coverage, coverage_of_samples
@@ -69,17 +67,13 @@ class Source:
     """Moments, data or a factorisation, whichever is at hand; factorised when first asked."""
 
     features: Features
-    moments: Moments | None
+    moments: MomentSums | None
     samples: Samples | None = None
     """The data, where it is at hand; not copied."""
     factor: SpectralFactor | None = None
     """From the features themselves, where it was made already."""
     blocks: BlockCoverage | None = None
     """Where the data was solved in blocks: the range of each."""
-
-    def __post_init__(self) -> None:
-        # Moments that take in more data later are those of this certificate no longer.
-        object.__setattr__(self, "moments", copy(self.moments))
 
     def get(self) -> Source:
         """Bring it to the host."""
@@ -117,7 +111,7 @@ class Source:
         made = factorise(
             self.moments.second_moment,
             steps=rounding_steps_of(self.moments),
-            sizes=feature_sizes(self.moments),
+            sizes=self.moments.feature_sizes(),
         )
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)
         return Coverage(made.factorisation, diagonal, self.features)
@@ -162,7 +156,7 @@ class Source:
         assert self.moments is not None
         moments = self.moments
         return Occurring.in_sums(
-            summand_sizes(moments), self.features, underflow=moments.accumulation.underflow
+            moments.summand_sizes(), self.features, underflow=moments.accumulation.underflow
         )
 
     @property

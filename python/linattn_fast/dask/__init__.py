@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ..arrays.types import Positions, as_positions
-from ..backend.choice import get_backend
-from ..backend.interface import Precision, as_precision
+from ..arrays.types import Positions
+from ..backend.choice import as_precision, get_backend
+from ..backend.interface import Precision
+from ..data.tokens import as_positions
 from ..features.features import Features, as_features
 from ..fitting.call import fit_problem
+from ..fitting.plan import Settings
 from ..fitting.result import Fit
-from ..fitting.settings import Settings
 from ..moments.moments import Moments
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.machine import num_threads, same_bits

@@ -115,9 +115,16 @@ class Part:
         kind, total = self.kind, None
         with num_threads(kind.threads), located(f"part {self.number}"):
             for samples in self.batches:
-                engine = get_backend(kind.backend, samples.tokens)
-                moments = Moments.of(samples, engine, kind.precision)
-                total = moments if total is None else total.merged([moments])
+                if total is None:
+                    total = Moments(
+                        samples.tokens.d,
+                        samples.d_out,
+                        positions=kind.positions,
+                        features=kind.features,
+                        backend=kind.backend,
+                        precision=kind.precision,
+                    )
+                total.add(total.totals_of(samples))
         return total
 
     @cached_property

@@ -29,10 +29,18 @@ import numpy.typing as npt
 from ..arrays.device import device_of, module_of, put, put_all, to_host
 from ..arrays.floats import as_array, as_floats, gradual_underflow
 from ..arrays.libraries import axes_of
-from ..arrays.types import Array, Floats, Kind, Positions
+from ..arrays.types import POSITIONS, Array, Floats, Kind, Positions
 
 TRANSPOSE = "pass Z.transpose(0, 2, 1)"
 """What to do with tokens that are columns."""
+
+
+def as_positions(positions: object) -> Positions:
+    """Check which tokens query, and what they attend to."""
+    for known in POSITIONS:
+        if isinstance(positions, str) and positions == known:
+            return known
+    raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays.types import Floats
-from .features import self_products
+from .cubic import self_products
 from .samples import Samples
 
 _SEQUENCES_AT_ONCE = 256

@@ -23,7 +23,15 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
 from ..arrays.types import Array, Floats, Positions
-from .features import Features, pair_count, pair_table
+from .features import Features, pair_count
+
+
+def pair_table(d: int) -> npt.NDArray[np.intp]:
+    """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
+    table = np.zeros((d, d), dtype=np.intp)
+    j, k = np.triu_indices(d)
+    table[j, k] = table[k, j] = np.arange(pair_count(d))
+    return table
 
 
 def is_triples(features: Features, positions: Positions) -> bool:

@@ -15,12 +15,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.device import module_of, on_device, to_host
+from ..arrays.device import module_of, to_host
 from ..arrays.libraries import brought_over
-from ..arrays.types import Floats, Positions, as_positions
-from ..data.non_finite import non_finite_error
+from ..arrays.types import Floats, Positions
 from ..data.prefixes import Prefixes, occurring_pairs
-from ..data.tokens import Tokens, as_tokens
+from ..data.tokens import Tokens, as_positions, as_tokens
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 
@@ -36,14 +35,6 @@ def pair_count(d: int) -> int:
 def feature_count(d: int) -> int:
     """Count the features p of tokens in R^d."""
     return pair_count(d) * d
-
-
-def pair_table(d: int) -> npt.NDArray[np.intp]:
-    """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
-    table = np.zeros((d, d), dtype=np.intp)
-    j, k = np.triu_indices(d)
-    table[j, k] = table[k, j] = np.arange(pair_count(d))
-    return table
 
 
 def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
@@ -131,8 +122,19 @@ class Features:
     (6, 18)
     """
 
+    d: int
+    """Coordinates of a token."""
+    n_pairs: int
+    """Number of pairs chosen."""
+    n_queries: int
+    """Number of query coordinates chosen."""
+    count: int
+    """Number of features, p."""
+    everything: bool
+    """Whether all features take part."""
+
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
-        self.d = as_size(d, "d")
+        self.d = d if type(d) is int and d > 0 else as_size(d, "d")
         # None for all: a list of all pairs may not even fit in memory
         self._chosen_pairs: npt.NDArray[np.intp] | None = None
         self._chosen_queries: npt.NDArray[np.intp] | None = None
@@ -146,6 +148,11 @@ class Features:
             self._chosen_pairs = _distinct(numbers, "pairs")
         if queries is not None:
             self._chosen_queries = _distinct(_as_numbers(queries, "queries", 1, self.d), "queries")
+        q, k = self._chosen_pairs, self._chosen_queries
+        self.n_pairs = pair_count(self.d) if q is None else len(q)
+        self.n_queries = self.d if k is None else len(k)
+        self.count = self.n_pairs * self.n_queries
+        self.everything = self.count == feature_count(self.d)
 
     @classmethod
     @same_bits
@@ -227,30 +234,10 @@ class Features:
         """Chosen query coordinates, (n_queries,)."""
         return np.arange(self.d) if self._chosen_queries is None else self._chosen_queries
 
-    @property
-    def n_pairs(self) -> int:
-        """Pairs chosen."""
-        return pair_count(self.d) if self._chosen_pairs is None else len(self._chosen_pairs)
-
-    @property
-    def n_queries(self) -> int:
-        """Query coordinates chosen."""
-        return self.d if self._chosen_queries is None else len(self._chosen_queries)
-
-    @property
-    def count(self) -> int:
-        """Number of features."""
-        return self.n_pairs * self.n_queries
-
     @cached_property
     def pairs(self) -> npt.NDArray[np.intp]:
         """Chosen pairs (j, k), j <= k: (n_pairs, 2)."""
         return np.stack(np.triu_indices(self.d), axis=1)[self.pair_numbers]
-
-    @property
-    def everything(self) -> bool:
-        """Whether all features take part."""
-        return self.count == feature_count(self.d)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Features):
@@ -349,89 +336,3 @@ def features_of_all(parts: Sequence[Features]) -> Features:
 def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
     """All features of each sample, (samples, p)."""
     return Features(tokens.d).of(tokens, positions)
-
-
-def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
-    """S[j,j] of each sample, (samples, d)."""
-    sums = []
-    for given in tokens:
-        squares = given.astype(np.float64, copy=False) ** 2
-        if positions == "causal":
-            sums.append(np.cumsum(squares, axis=0))
-            continue
-        total = squares.sum(axis=0, keepdims=True)
-        sums.append(total if positions == "last" else np.repeat(total, len(squares), axis=0))
-    return np.concatenate(sums)
-
-
-def _finite(values: Floats, tokens: Tokens) -> Floats:
-    if not module_of(values).isfinite(values).all():
-        raise non_finite_error(tokens)
-    return values
-
-
-@same_bits
-def cubic_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the features h(Z) themselves, for tests and small work.
-
-    Parameters
-    ----------
-    Z, offsets
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
-
-    Returns
-    -------
-    array
-        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
-
-    Examples
-    --------
-    >>> import linattn_fast as la
-    >>> la.cubic_features([[[1.0, 2.0], [3.0, 1.0]]])
-    array([[30., 10., 15.,  5., 15.,  5.]])
-    """
-    tokens = as_tokens(Z, offsets)
-    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
-        return _finite(features_of(tokens), tokens)
-
-
-@same_bits
-def paper_features(Z: object, *, offsets: object = None) -> Floats:
-    """Compute the paper's literal features, for comparison.
-
-    Each off-diagonal product appears twice; :func:`cubic_features` has it once.
-
-    Parameters
-    ----------
-    Z, offsets
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
-
-    Returns
-    -------
-    array
-        (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l] of sequence i.
-
-    Examples
-    --------
-    >>> import linattn_fast as la
-    >>> la.paper_features([[[1.0, 2.0], [3.0, 1.0]]])
-    array([[[30., 10., 15.,  5.],
-            [15.,  5., 15.,  5.]]])
-    """
-    tokens = as_tokens(Z, offsets)
-    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
-        table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
-        s, z = samples_of(tokens)
-        features = s[:, table, None] * z[:, None, None, :]
-        return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
-
-
-def head_coefficients(V: Floats, Q: Floats) -> Floats:
-    """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
-    d_out, d = V.shape[1:]
-    xp = module_of(V)
-    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
-    j, k = (xp.asarray(index) for index in np.triu_indices(d))
-    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
-    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
-    return coefficients

@@ -16,24 +16,29 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arrays.device import device_of, frozen, module_of, on_device, put, to_host
-from ..arrays.types import Positions, as_positions
-from ..backend.interface import Precision, as_precision
+from ..arrays.types import Positions
+from ..backend.choice import as_precision
+from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
+from ..data.sources import as_source
+from ..data.tokens import as_positions
 from ..features.features import Features
+from ..features.samples import Samples
 from ..heads.recovery import heads_of_fit
 from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
-from ..problem.given import as_problem
+from ..problem.in_memory import InMemory
 from ..problem.interface import Problem, Report
+from ..problem.streamed import Streamed, streamed
+from ..solvers.cholesky import accumulated
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.solved import Solved, Task
 from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
-from .plan import Resources, make_plan
+from .plan import Resources, Settings, make_plan
 from .result import Fit, FitInfo
-from .settings import Settings
 
 
 @same_bits
@@ -153,6 +158,33 @@ def fit(
             raise
 
 
+def as_problem(
+    Z: object,
+    y: object,
+    offsets: object = None,
+    sample_weight: object = None,
+    positions: Positions = "last",
+    features: Features | None = None,
+    backend: str = "auto",
+    precision: Precision = "float64",
+) -> InMemory | Streamed:
+    """Check the data of a fit; ``positions`` and ``precision`` have been checked."""
+    source = None
+    if type(Z) is not np.ndarray:  # a plain array is no stream
+        source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
+    if source is not None:
+        return streamed(source, positions, features, backend, precision)
+    samples = Samples.checked(
+        Z,
+        y,
+        offsets=offsets,
+        sample_weight=sample_weight,
+        positions=positions,
+        features=features,
+    )
+    return InMemory.of(samples, backend, precision)
+
+
 def fit_moments(
     moments: Moments,
     *,
@@ -194,7 +226,8 @@ def fit_problem(problem: Problem, settings: Settings, progress: Report = False) 
         with task.stages.timed("certify"):
             certificate = step.certify(task, solved)
     found = _assembled(task, solved, why, step.bytes, certificate, settings)
-    warn_of_interpolation(found, task.alpha)
+    if task.alpha == 0 and solved.n_samples < problem.features.count:
+        warn_of_interpolation(found)
     return found
 
 
@@ -211,7 +244,7 @@ def _assembled(
     place = solution.coefficients
     fixed = isinstance(settings.heads, int)
     if settings.heads is not None:
-        moments = task.moments().get() if fixed else None
+        moments = accumulated(task).get() if fixed else None
         with task.stages.timed("heads"):  # a search on the host, wherever the coefficients are
             solution, heads = heads_of_fit(
                 replace(solution, coefficients=to_host(place)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import device_of, module_of, on_device
-from ..arrays.types import Positions, as_positions
+from ..arrays.types import Positions
 from ..certificate.blocks import certificate_of_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import (
@@ -18,6 +18,7 @@ from ..certificate.certifying import (
     require_certificate_memory,
 )
 from ..data.non_finite import non_finite_error
+from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
 from ..moments.moments import Moments
@@ -25,6 +26,7 @@ from ..problem.in_memory import InMemory
 from ..problem.interface import Report
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
 from ..solvers.blocks.solve import factorise_partition
+from ..solvers.costs import seconds_worth_cutting
 from ..system.machine import as_memory_limit, require_memory, same_bits, usable_memory
 from ..system.progress import Bar
 
@@ -109,8 +111,8 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: Report) ->
     samples, tokens = problem.samples, problem.samples.tokens
     features = problem.features
     memory = usable_memory() if memory_limit is None else memory_limit
-    if not problem.engine.on_device:
-        cut = blocks_worth_it(samples, memory, proof=True)
+    if (seconds := seconds_worth_cutting(problem, memory, proof=True)) is not None:
+        cut = blocks_worth_it(samples, memory, seconds)
         if cut is not None:
             what = f"certify: d = {features.d} ({features.count} features) in blocks"
             require_memory(blocks_bytes(cut, 0), what, memory_limit)
@@ -129,6 +131,4 @@ def _by_moments(
     require_certificate_memory(problem.features, problem.n_samples, memory_limit)
     moments = problem.moments(progress)
     factor = certifying_factor(moments, problem.read, memory_limit)
-    return certificate_from(
-        moments, factor, samples=problem.samples, modular=problem.modular, spectrum=spectrum
-    )
+    return certificate_from(moments, factor, problem=problem, spectrum=spectrum)

@@ -13,11 +13,11 @@ _EXACT = 1e-16
 """Mean squared error, relative to the targets, of a fit that passes through all of them."""
 
 
-def warn_of_interpolation(fit: Fit, alpha: float) -> None:
+def warn_of_interpolation(fit: Fit) -> None:
     """Warn of a fit without a ridge that passes through fewer samples than it has features."""
     n, p = fit.info.n_samples, fit.info.dimension
     exact = fit.info.mean_squared_error <= _EXACT * fit.info.mean_squared_target
-    if alpha != 0 or n >= p or not exact:
+    if not exact:
         return
     rank = None if fit.certificate is None else fit.certificate.rank
     if rank is not None and rank < n:  # dependent samples agree

@@ -1,4 +1,4 @@
-"""The plan of a fit: which solver runs, why, in how many bytes, and what follows if it is not safe.
+"""What a fit is asked for, checked, and its plan: which solver runs, why, in how many bytes, and what follows if it is not safe.
 
 A plan is made once, before any work, and is a list of steps that are tried in order until one
 solves the problem. "auto" goes by these rules:
@@ -17,31 +17,96 @@ A new solver is one file in :mod:`linattn_fast.solvers` and one row of ``SOLVERS
 
 from __future__ import annotations
 
+import numbers
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from ..certificate.blocks import certify_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import certify_factorised, certify_few
 from ..certificate.estimated import certify_passes
 from ..heads.given_number import require_every_feature
-from ..linalg.factors import NotSafe
+from ..heads.recovery import METHODS
+from ..linalg.factors import SOLVERS as NAMES
+from ..linalg.factors import NotSafe, Solver
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem
 from ..solvers import cholesky, dual, exact_part, orthogonal
 from ..solvers.blocks import solve as blocks
 from ..solvers.blocks.choice import blocks_worth_it
 from ..solvers.conjugate_gradients import solve as conjugate_gradients
-from ..solvers.costs import bytes_of, predict, predict_orthogonal, what_needs
+from ..solvers.conjugate_gradients.pcg import Pcg
+from ..solvers.costs import bytes_of, predict, predict_orthogonal, seconds_worth_cutting, what_needs
 from ..solvers.solved import Solved, Task
-from ..system.machine import in_words, require_memory, usable_memory
-from .settings import Settings
+from ..system.arguments import as_size
+from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
 
 PATIENCE = 20.0
 """Seconds that a proof is worth."""
 _WORTH = 4.0
 """How many times as long as conjugate gradients a proof may take beyond that."""
+
+
+# ---------------------------------------------------------------------- what is asked for
+
+
+def as_heads(heads: object) -> str | int | None:
+    """Check which heads are asked for."""
+    if heads is None or (isinstance(heads, str) and heads in METHODS):
+        return heads
+    if isinstance(heads, bool | np.bool_) or not isinstance(heads, numbers.Integral):
+        raise ValueError(
+            f"heads: must be {', '.join(map(repr, METHODS))}, a number of heads or None, "
+            f"got {heads!r}"
+        )
+    return as_size(heads, "heads")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked settings of a fit."""
+
+    alpha: float
+    heads: str | int | None
+    solver: Solver
+    certify: bool
+    memory_limit: int | None
+    tol: float | None = None
+    """Accuracy asked of conjugate gradients (:class:`linattn_fast.Pcg`); None for rounding."""
+
+    @classmethod
+    def of(
+        cls,
+        alpha: float,
+        heads: str | int | None,
+        solver: Solver | Pcg,
+        certify: bool,
+        memory_limit: int | None,
+    ) -> Settings:
+        """Settings as users give them."""
+        if isinstance(solver, Pcg):
+            return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol)
+        return cls(alpha, heads, solver, certify, memory_limit)
+
+    def __post_init__(self) -> None:
+        alpha = self.alpha
+        if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real):
+            raise TypeError(f"alpha: a real number is needed, got {type(alpha).__name__}")
+        if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
+            raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
+        object.__setattr__(self, "heads", as_heads(self.heads))
+        if not isinstance(self.solver, str) or self.solver not in NAMES:
+            raise ValueError(
+                f"solver: must be one of {', '.join(NAMES)} or Pcg(tol=...), got {self.solver!r}"
+            )
+        object.__setattr__(self, "memory_limit", as_memory_limit(self.memory_limit))
+
+
+# ------------------------------------------------------------------------------ the plan
 
 
 @dataclass(frozen=True)
@@ -198,8 +263,9 @@ class _Auto:
 
     def _in_memory(self, problem: InMemory) -> Plan:
         certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
-        if not problem.engine.on_device:
-            cut = blocks_worth_it(problem.samples, self.resources.memory, proof=certify)
+        memory = self.resources.memory
+        if (seconds := seconds_worth_cutting(problem, memory, proof=certify)) is not None:
+            cut = blocks_worth_it(problem.samples, memory, seconds)
             if cut is not None:
                 solve = partial(blocks.solve_partition, problem=problem, cut=cut)
                 return Plan((Step("blocks", attempt=solve),))

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..arrays.device import device_of, frozen, on_device, to_host
 from ..arrays.libraries import conversion_to
-from ..arrays.types import Array, Floats, Positions, as_positions
+from ..arrays.types import Array, Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
 from ..data.scoring import score_of
-from ..data.tokens import Tokens, as_tokens
+from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features import files as storage
 from ..features.features import Features
 from ..heads.heads import Heads, Recovery

@@ -29,7 +29,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ..arrays.types import Floats
-from ..features.features import pair_count, pair_table
+from ..features.compact import pair_table
+from ..features.features import pair_count
 from ..linalg.factors import EPS
 
 CALL_FLOPS = 2e5

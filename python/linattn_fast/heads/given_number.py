@@ -19,10 +19,10 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..features.features import Features
-from ..linalg.refine import Solution
 from ..moments.factors import normal_matrix
 from ..moments.loss_error import loss_error
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
+from ..solvers.accuracy import Solution
 from .bilinear import (
     Budget,
     Descent,
@@ -63,7 +63,7 @@ class Optimum:
     """Coordinates of a token."""
 
     @classmethod
-    def of(cls, moments: Moments, alpha: float, solution: Solution) -> Optimum:
+    def of(cls, moments: MomentSums, alpha: float, solution: Solution) -> Optimum:
         """The optimum that the solution of these moments is."""
         C = solution.coefficients
         loss = solution.mean_squared_error + alpha * float(np.vdot(C, C))
@@ -158,7 +158,7 @@ class FewHeads:
 
 
 def best_layer(
-    H: int, moments: Moments, alpha: float, solution: Solution
+    H: int, moments: MomentSums, alpha: float, solution: Solution
 ) -> tuple[Solution, Heads]:
     """The best layer with at most H heads, in place of the solution of the same moments."""
     heads = FewHeads(Optimum.of(moments, alpha, solution)).nearest(H)

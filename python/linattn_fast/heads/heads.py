@@ -20,10 +20,10 @@ from scipy.linalg import qr, svd
 from ..arrays.device import device_of, frozen, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
-from ..arrays.types import Floats, Positions, as_positions
+from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
-from ..data.tokens import as_tokens
-from ..features.features import head_coefficients
+from ..data.tokens import as_positions, as_tokens
+from ..features.cubic import head_coefficients
 from ..linalg.factors import EPS
 from ..system.machine import same_bits
 from .generation import generated

@@ -29,7 +29,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from ..arrays.types import Floats
-from ..features.features import pair_table
+from ..features.compact import pair_table
 from ..linalg.factors import EPS
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
 

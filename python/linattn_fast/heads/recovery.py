@@ -19,8 +19,8 @@ from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
 from ..features.features import Features, feature_count
 from ..linalg.factors import EPS
-from ..linalg.refine import Solution
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
+from ..solvers.accuracy import Solution
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 from .bilinear import Budget, Descent, coefficients_of
@@ -123,7 +123,7 @@ def heads_of_fit(
     condition: float,
     alpha: float,
     mean_squared_target: float,
-    moments: Moments | None,
+    moments: MomentSums | None,
 ) -> tuple[Solution, Heads]:
     """Heads of a solution; for a number of heads, the best layer with so many in its place."""
     if isinstance(heads, int):

@@ -29,7 +29,8 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError
 
 from ..arrays.types import Floats
-from ..features.features import pair_count, pair_table
+from ..features.compact import pair_table
+from ..features.features import pair_count
 from ..linalg.cholesky import cholesky_in_place, cholesky_solve
 from ..linalg.factors import EPS
 from .bilinear import CALL_FLOPS, Budget

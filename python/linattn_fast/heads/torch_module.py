@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..arrays.types import Positions, as_positions
+from ..arrays.types import Positions
+from ..data.tokens import as_positions
 
 try:
     import torch

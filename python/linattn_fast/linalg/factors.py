@@ -5,7 +5,7 @@ Everything starts from the equilibrated matrix
     A = D (Lambda + alpha I) D,    D = diag(2^k), so that A has a diagonal in [1/2, 2]
 
 (features that are nothing but rounding stay small in A, see
-:mod:`linattn_fast.moments.cancellation`). Powers of two round nothing, and A does not see how the
+:mod:`linattn_fast.moments.sums`). Powers of two round nothing, and A does not see how the
 tokens are scaled, so what counts as zero in A is a matter of rounding and not of units. With p
 features, machine precision eps and `steps` the number of additions that the entries of Lambda have
 gone through:

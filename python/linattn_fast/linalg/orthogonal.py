@@ -90,7 +90,7 @@ def solve_on_data(
         Ridge.
     sizes
         Mean squares from which D is taken, (p,): the diagonal of Lambda, or nearly
-        (:mod:`linattn_fast.moments.cancellation`).
+        (:mod:`linattn_fast.moments.sums`).
     chosen
         Which features take part.
     d_out

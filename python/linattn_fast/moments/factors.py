@@ -1,13 +1,22 @@
 """The normal equations of moments, factorised block by block where queries form groups.
 
-With A = D (Lambda + alpha I) D block diagonal (:mod:`linattn_fast.moments.query_groups`), each block is
-factorised on its own and no p x p matrix is formed. Norms and eigenvalues of A are those of its
-blocks taken together,
+    G[(u,l), (v,m)] = sum w s_u s_v z_l z_m    ("all": S_lm in the place of z_l z_m)
+
+is zero for every u and v where l and m are in different groups: of one-hot queries, every
+coordinate is a group of its own. The p = n_pairs n_queries features then fall into blocks of
+n_pairs |group|, and factorising costs the sum of the cubes of the blocks instead of the cube of p.
+Groups are read off the sums: l and m are in one group when an entry that joins them is not exactly
+zero, or a chain of such entries leads from one to the other. Coordinates that do occur together but
+whose products cancel, to the last bit and for every u and v, are apart as well, and rightly: the
+matrix that is factorised has these zeros.
+
+With A = D (Lambda + alpha I) D block diagonal, each block is factorised on its own and no p x p
+matrix is formed. Norms and eigenvalues of A are those of its blocks taken together,
 
     ||A|| = max_b ||A_b||    ||A^-1|| = max_b ||A_b^-1||    eigenvalues(A) = those of all A_b
 
 so what is safe for Cholesky, and which eigenvalues count as zero, is decided by the rules of
-:mod:`linattn_fast.linalg.factors` for A as a whole, with its p: blocks change the cost and not the answer.
+:mod:`linattn_fast.linalg` for A as a whole, with its p: blocks change the cost and not the answer.
 The range of A is the sum of the ranges of its blocks, so the solution of least norm consists of
 theirs.
 """
@@ -18,12 +27,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats
+from ..features import compact
+from ..features.features import Features
 from ..linalg.cholesky import (
     CholeskyFactor,
     add_to_diagonal,
@@ -35,9 +48,57 @@ from ..linalg.cholesky import (
 from ..linalg.choosing import choose
 from ..linalg.factors import MARGIN, Choice, Factorisation, MatrixMaker, NotSafe
 from ..linalg.spectral import SpectralFactor, decompose, eigenpairs, spectral_factor
-from .cancellation import feature_sizes
-from .moments import Moments
-from .query_groups import features_of_group, moments_of, query_groups
+from .sums import MomentSums
+
+Group: TypeAlias = npt.NDArray[np.intp]
+"""Ascending numbers among the queries of the features."""
+
+
+# ------------------------------------------------------------------------------------------ groups
+
+
+def query_groups(moments: MomentSums) -> list[Group]:
+    """Find the groups; one, of all queries, where the Gram is not block diagonal."""
+    meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
+    count, labels = groups_of(meeting)
+    return [np.flatnonzero(labels == group) for group in range(count)]
+
+
+def groups_of(meeting: npt.NDArray[np.bool_]) -> tuple[int, npt.NDArray[np.int32]]:
+    """How many groups there are, and which each coordinate is in, from who meets whom."""
+    count, labels = connected_components(meeting.astype(np.int8), directed=False)
+    return int(count), labels
+
+
+def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:
+    """Where the features (u, l) of a group are among all, (n_pairs |group|,), in their order."""
+    starts = np.arange(features.n_pairs) * features.n_queries
+    return np.asarray((starts[:, None] + group).reshape(-1))
+
+
+def moments_of(moments: MomentSums, group: Group) -> MomentSums:
+    """Moments of the same samples with the queries of one group alone.
+
+    Their Gram is a diagonal block of the whole. The magnitudes of the summands are chosen along
+    where there are any; otherwise all pairs take part, and the block has them.
+    """
+    features, positions = moments.features, moments.positions
+    if len(group) == features.n_queries:
+        return moments
+    totals = moments.sums
+    gram = compact.of_queries(totals.gram, features, positions, group)
+    where = module_of(gram).asarray(group)
+    part = replace(
+        totals,
+        gram=gram,
+        cross=totals.cross[:, where],
+        magnitudes=None if totals.magnitudes is None else totals.magnitudes[:, where],
+    )
+    chosen = Features(features.d, features.pairs, features.queries[group])
+    return MomentSums(chosen, positions, moments.d_out, moments.precision, part)
+
+
+# ------------------------------------------------------------------------------------------ blocks
 
 
 @dataclass(frozen=True)
@@ -153,7 +214,7 @@ def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0
     )
 
 
-def normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
+def normal_matrix(moments: MomentSums, alpha: float) -> Callable[[], Floats]:
     """Lambda + alpha I, formed anew at each call."""
 
     def form() -> Floats:
@@ -165,13 +226,13 @@ def normal_matrix(moments: Moments, alpha: float) -> Callable[[], Floats]:
     return form
 
 
-def _blocks(moments: Moments, alpha: float) -> list[Block]:
+def _blocks(moments: MomentSums, alpha: float) -> list[Block]:
     """The diagonal blocks of Lambda + alpha I."""
 
     def form(group: npt.NDArray[np.intp]) -> Floats:
         return normal_matrix(moments_of(moments, group), alpha)()
 
-    sizes = feature_sizes(moments, alpha)
+    sizes = moments.feature_sizes(alpha)
     where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
     return [
         Block(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
@@ -186,7 +247,7 @@ def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
     return replace(choice, reason=reason)
 
 
-def rounding_steps_of(moments: Moments) -> int:
+def rounding_steps_of(moments: MomentSums) -> int:
     """Additions that entries of the Gram have gone through, those in float32 in terms of float64.
 
     A float32 rounding is 2^29 times a float64 one; so many of random sign add up like their root.
@@ -195,7 +256,7 @@ def rounding_steps_of(moments: Moments) -> int:
     return wide + int(2**29 * np.sqrt(narrow))
 
 
-def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto") -> Choice:
+def factorise_moments(moments: MomentSums, alpha: float = 0.0, solver: str = "auto") -> Choice:
     """Factorise Lambda + alpha I as :mod:`linattn_fast.linalg.choosing` does, in blocks if any."""
     blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
 
@@ -212,7 +273,7 @@ def factorise_moments(moments: Moments, alpha: float = 0.0, solver: str = "auto"
     return _explained(choose(attempt, least_norm, solver), blocks)
 
 
-def try_cholesky_of_moments(moments: Moments, alpha: float = 0.0) -> Choice | NotSafe:
+def try_cholesky_of_moments(moments: MomentSums, alpha: float = 0.0) -> Choice | NotSafe:
     """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
     start = time.perf_counter()
     blocks = _blocks(moments, alpha)

@@ -18,12 +18,10 @@ from __future__ import annotations
 from ..arrays.device import module_of, on_device
 from ..arrays.floats import gamma
 from ..arrays.types import Floats
-from .cancellation import summand_sizes
-from .moments import Moments
-from .rounding import relative_errors
+from .sums import MomentSums
 
 
-def loss_error(moments: Moments, coefficients: Floats) -> float:
+def loss_error(moments: MomentSums, coefficients: Floats) -> float:
     """What ``moments.loss(coefficients)`` errs by at most; infinite where products underflow.
 
     Parameters
@@ -39,10 +37,10 @@ def loss_error(moments: Moments, coefficients: Floats) -> float:
     weight = moments.required_weight()
     with on_device(moments.device):
         xp = module_of(coefficients)
-        lengths = xp.abs(coefficients) @ xp.sqrt(summand_sizes(moments))  # (d_out,)
+        lengths = xp.abs(coefficients) @ xp.sqrt(moments.summand_sizes())  # (d_out,)
         terms = float(((lengths + xp.sqrt(moments.sums.energy)) ** 2).sum())
     # Twice: m and the energy are themselves sums with an error of gamma
-    sums = 2 * (relative_errors(moments)[0] + gamma(2 * p + d_out + 8)) * terms / weight
+    sums = 2 * (moments.relative_errors()[0] + gamma(2 * p + d_out + 8)) * terms / weight
     # W is a sum with roundings, too
     total = gamma(moments.n_samples + moments.accumulation.wide)
     return float(sums + 2 * total * (moments.loss(coefficients) + sums))

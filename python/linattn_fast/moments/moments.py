@@ -16,15 +16,15 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.device import cupy
-from ..arrays.types import Positions, as_positions
-from ..backend.choice import get_backend
-from ..backend.interface import Backend, Precision, as_precision
+from ..arrays.types import Positions
+from ..backend.choice import as_precision, get_backend
+from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
-from ..data.doubtful import warn_of_padding
 from ..data.sources import as_source
+from ..data.tokens import as_positions
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
-from ..features.samples import Samples
+from ..features.samples import Samples, warn_of_padding
 from ..system.arguments import as_size
 from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
@@ -89,17 +89,19 @@ class Moments(MomentSums):
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> None:
-        self.d = as_size(d, "d")
-        self.d_out = as_size(d_out, "d_out", least=0)
-        self.positions: Positions = as_positions(positions)
-        self.precision: Precision = as_precision(precision)
-        self.features = as_features(features, self.d)
+        chosen = as_features(features, as_size(d, "d"))
+        super().__init__(
+            chosen,
+            as_positions(positions),
+            as_size(d_out, "d_out", least=0),
+            as_precision(precision),
+            None,
+        )
         self.backend = get_backend(backend).name if backend != "auto" else "auto"
         require_memory(
             2 * self._compact_bytes,  # the totals, and those of a batch
             f"d: the moments of d = {self.d}, d_out = {self.d_out}",
         )
-        self._totals: Totals | None = None
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------- accumulating
@@ -200,26 +202,23 @@ class Moments(MomentSums):
         return sum_over(samples, engine, self.precision, progress)
 
     @classmethod
-    def of(
-        cls, samples: Samples, engine: Backend, precision: Precision, progress: Progress = None
-    ) -> Moments:
-        """Moments of one checked batch."""
+    def holding(cls, sums: MomentSums) -> Moments:
+        """Moments that go on from these sums."""
         moments = cls(
-            samples.tokens.d,
-            samples.d_out,
-            positions=samples.positions,
-            features=samples.features,
-            backend=engine.name,
-            precision=precision,
+            sums.d,
+            sums.d_out,
+            positions=sums.positions,
+            features=sums.features,
+            precision=sums.precision,
         )
-        return moments.add(sum_over(samples, engine, precision, progress))
+        return moments.add(sums._totals)
 
     def add(self, *parts: Totals | None) -> Moments:
         """Add sums over samples of this kind in the order given, None for nothing."""
         with self._lock:
             everything = [part for part in (self._totals, *parts) if part is not None]
             if everything:  # one assignment: an interrupt finds the old state or the new one
-                total = merged(everything)
+                total = merged(everything).shared()
                 here = self._totals is None and self.backend == "cuda"
                 self._totals = total.placed(cupy().asarray) if here else total
         return self

@@ -20,29 +20,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.floats import NARROW_UNIT, gamma
+from ..arrays.floats import gamma
 from ..arrays.types import Floats
 from ..linalg.factors import EPS, MARGIN
-from .cancellation import summand_sizes
-from .moments import Moments
+from .sums import MomentSums
 
 MOST = 1 / 8
 """delta mu up to which bounds of the first order, times 2, hold."""
 _LOST = 1e-300
 """Far more than what underflow takes from a mean square."""
-
-
-def relative_errors(moments: Moments) -> tuple[float, float]:
-    """Gamma and gamma_m of step 1: three S of ``longest`` + 2 roundings each, products and sums.
-
-    With chosen features, m is summed on its own, and in float64 always; with all of them it is an
-    entry of the Gram and errs like the others.
-    """
-    how = moments.accumulation
-    wide = gamma(3 * (how.longest + 2) + how.wide)
-    narrow = gamma(how.narrow, NARROW_UNIT)
-    error = wide + narrow + wide * narrow
-    return error, error if moments.magnitudes is None else wide
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class MomentRounding:
     """Relative error of W and of sums of weights."""
 
     @classmethod
-    def of(cls, moments: Moments, largest: float, scale: Floats | None = None) -> MomentRounding:
+    def of(cls, moments: MomentSums, largest: float, scale: Floats | None = None) -> MomentRounding:
         """The rounding of moments, of features times ``scale``, (p,).
 
         ``largest`` is the largest eigenvalue of Lambda in these units.
@@ -66,10 +52,10 @@ class MomentRounding:
         if moments.accumulation.underflow:
             return cls(np.inf, np.inf, np.inf)
         with np.errstate(over="ignore"):
-            sizes = summand_sizes(moments) / W * (1.0 if scale is None else scale**2)
+            sizes = moments.summand_sizes() / W * (1.0 if scale is None else scale**2)
             size = float(sizes.sum())
             total = gamma(moments.n_samples + moments.accumulation.wide)
-            error = 2 * (relative_errors(moments)[0] + total)
+            error = 2 * (moments.relative_errors()[0] + total)
             target = np.sqrt(float(moments.sums.energy.sum()) / W + _LOST)
             return cls(
                 error * size + MARGIN * p * EPS * largest,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..data.doubtful import warn_of_padding
 from ..data.read_ahead import read_ahead
 from ..data.sources import Source
+from ..features.samples import warn_of_padding
 from ..system.progress import Bar
 from .checkpoint import Checkpoint
 

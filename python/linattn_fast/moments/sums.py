@@ -1,6 +1,19 @@
-"""Sums over the samples of a batch, and what they say: the Gram, the cross moment, a loss.
+"""Sums over samples, and what they say: the Gram, the cross moment, a loss, sizes of features.
 
 :class:`MomentSums` is the reading side of :class:`linattn_fast.Moments`, which accumulates batches.
+
+Features that are nothing but cancellation, such as S_jk of orthonormal keys, need care when they
+are scaled. A feature h = S_jk z_l is computed from n tokens with an error of at most
+
+    gamma |z_l| sum_t |z_tj z_tk| <= gamma |z_l| sqrt(S_jj S_kk)    gamma = (n + 4) 2^-53
+
+so a feature whose mean square is up to (10 gamma)^2 m, with
+
+    m[(j,k),l] = mean w S_jj S_kk z_l^2
+
+may be rounding in every sample. Scaled to length one, like the others, it would be taken for
+data, and a coefficient of 1e12 for an answer. Scaled by m it is where it belongs: far below
+what counts as zero, while a later input that does have it has it in full size.
 """
 
 from __future__ import annotations
@@ -9,8 +22,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.device import device_of, module_of, on_device, on_own_device, to_host
-from ..arrays.floats import gradual_underflow, keeps_subnormals
+from ..arrays.device import device_of, frozen, module_of, on_device, on_own_device, to_host
+from ..arrays.floats import NARROW_UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend, Precision
 from ..backend.totals import Totals
@@ -20,6 +33,7 @@ from ..features.accumulation import Accumulation
 from ..features.compact import compact_bytes
 from ..features.features import Features
 from ..features.samples import Samples
+from ..linalg.factors import EPS, MARGIN
 from ..system.machine import require_memory
 from ..system.progress import Progress
 
@@ -38,6 +52,8 @@ def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: 
         some = features.everything and _some_query(samples)
         if some or (largest > 0 and how.underflow):
             raise underflow_error(samples.tokens, samples.weights)
+    for array in (totals.gram, totals.cross, totals.energy):
+        frozen(array)  # merged moments share them
     if keeps_subnormals():
         return totals
     return replace(totals, accumulation=how._replace(underflow=True))
@@ -53,14 +69,72 @@ def _some_query(samples: Samples) -> bool:
     )
 
 
-class MomentSums:
-    """Sums over samples, and what follows from them; base of :class:`linattn_fast.Moments`."""
+def rounding_of_feature(longest: int) -> float:
+    """10 gamma: what counts as rounding in a feature, relative to its summands."""
+    return MARGIN * (longest + 4) * EPS / 2
 
-    d: int
-    d_out: int
-    positions: Positions
-    features: Features
-    _totals: Totals | None
+
+def sizes(diagonal: Floats, magnitudes: Floats, longest: int) -> Floats:
+    """Mean squares to scale features by: their own, or m for those that may be rounding.
+
+    Parameters
+    ----------
+    diagonal
+        Diagonal of Lambda + alpha I, (p,); a ridge well above the rounding leaves nothing to do.
+    magnitudes
+        m, (p,).
+    longest
+        Tokens in the longest sequence.
+    """
+    cancelled = diagonal <= rounding_of_feature(longest) ** 2 * magnitudes
+    chosen: Floats = module_of(diagonal).where(cancelled, magnitudes, diagonal)
+    return chosen
+
+
+class MomentSums:
+    """Sums over samples, and what follows from them; base of :class:`linattn_fast.Moments`.
+
+    Parameters
+    ----------
+    features, positions, d_out, precision
+        What is summed, and how.
+    totals
+        The sums; None for those over nothing.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        positions: Positions,
+        d_out: int,
+        precision: Precision,
+        totals: Totals | None,
+    ) -> None:
+        self.d = features.d
+        self.d_out = d_out
+        self.features = features
+        self.positions: Positions = positions
+        self.precision: Precision = precision
+        self._totals = totals
+
+    @classmethod
+    def over(
+        cls, samples: Samples, engine: Backend, precision: Precision, progress: Progress = None
+    ) -> MomentSums:
+        """Sum over one checked batch."""
+        totals = sum_over(samples, engine, precision, progress)
+        return MomentSums(samples.features, samples.positions, samples.d_out, precision, totals)
+
+    def fixed(self) -> MomentSums:
+        """The sums as they are now, whatever is added later."""
+        return MomentSums(self.features, self.positions, self.d_out, self.precision, self._totals)
+
+    def get(self) -> MomentSums:
+        """Bring the sums to the host."""
+        if self.device is None or self._totals is None:
+            return self
+        home = self._totals.get()
+        return MomentSums(self.features, self.positions, self.d_out, self.precision, home)
 
     @property
     def device(self) -> int | None:
@@ -228,3 +302,36 @@ class MomentSums:
         explained = (x * self.cross()).sum(axis=0)
         errors = self.sums.energy - 2 * explained + fitted
         return max(0.0, float(errors.sum()) / self.required_weight())
+
+    # --------------------------------------------------------------------------------------- sizes
+
+    def summand_sizes(self) -> Floats:
+        """Sum of w S_jj S_kk z_l^2 for each feature, (p,): an entry of the Gram, if all take part.
+
+        With chosen features, which may lack that entry, the same sum accumulated on its own.
+        """
+        totals = self.sums
+        if totals.magnitudes is not None:
+            return totals.magnitudes.reshape(-1)
+        with on_device(self.device):
+            return compact.magnitudes(totals.gram, self.features, self.positions)
+
+    def feature_sizes(self, alpha: float = 0.0) -> Floats:
+        """Mean squares by which the features of Lambda + alpha I are scaled, (p,)."""
+        weight = self.required_weight()
+        with on_device(self.device):
+            diagonal = self.gram_diagonal() / weight + alpha
+            return sizes(diagonal, self.summand_sizes() / weight, self.accumulation.longest)
+
+    def relative_errors(self) -> tuple[float, float]:
+        """Relative rounding errors of an entry of the Gram and of a summand size, at most.
+
+        Three S of ``longest`` + 2 roundings each, products and sums. With chosen features, summand
+        sizes are summed on their own, and in float64 always; with all of them they are entries of
+        the Gram and err like the others.
+        """
+        how = self.accumulation
+        wide = gamma(3 * (how.longest + 2) + how.wide)
+        narrow = gamma(how.narrow, NARROW_UNIT)
+        error = wide + narrow + wide * narrow
+        return error, error if self.magnitudes is None else wide

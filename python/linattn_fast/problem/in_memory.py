@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,25 +13,38 @@ from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient
-from ..data.doubtful import warn_of_layout, warn_of_padding
 from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
-from ..features.features import Features
-from ..features.samples import Samples
-from ..moments.moments import Moments
+from ..features.samples import Samples, warn_of_layout, warn_of_padding
+from ..moments.sums import MomentSums
 from ..system.progress import Bar
 from .interface import Passes, Report
 
 
-@dataclass(frozen=True)
 class InMemory:
-    """Checked samples, and the backend that sums over them; see :class:`Problem`."""
+    """Checked samples, and the backend that sums over them; see :class:`Problem`.
 
-    samples: Samples
-    engine: Backend
-    precision: Precision = "float64"
+    Parameters
+    ----------
+    samples
+        All samples.
+    engine, precision
+        How they are summed.
+    """
 
     note = ""
+    bytes_to_gather = 0
+
+    def __init__(self, samples: Samples, engine: Backend, precision: Precision = "float64") -> None:
+        self.samples = samples
+        self.engine = engine
+        self.precision: Precision = precision
+        self.features = samples.features
+        self.positions: Positions = samples.positions
+        self.d_out = samples.d_out
+        self.n_samples = samples.n_samples
+        self.n_columns = samples.n_columns
+        self.scalar_targets = samples.scalar_targets
 
     @classmethod
     def of(
@@ -47,51 +59,16 @@ class InMemory:
         _ = samples.total_weight  # raises where it overflows
         return cls(samples, engine, precision)
 
-    @property
-    def features(self) -> Features:
-        """See :attr:`Problem.features`."""
-        return self.samples.features
-
-    @property
-    def positions(self) -> Positions:
-        """See :attr:`Problem.positions`."""
-        return self.samples.positions
-
-    @property
-    def d_out(self) -> int:
-        """See :attr:`Problem.d_out`."""
-        return self.samples.d_out
-
-    @property
-    def n_samples(self) -> int:
-        """See :attr:`Problem.n_samples`."""
-        return self.samples.n_samples
-
-    @property
-    def n_columns(self) -> int:
-        """See :attr:`Problem.n_columns`."""
-        return self.samples.n_columns
-
-    @property
-    def scalar_targets(self) -> bool:
-        """See :attr:`Problem.scalar_targets`."""
-        return self.samples.scalar_targets
-
-    @property
-    def bytes_to_gather(self) -> int:
-        """See :attr:`Problem.bytes_to_gather`: they are in memory."""
-        return 0
-
     def refusal(self, solver: str) -> str | None:
         """See :meth:`Problem.refusal`: data in memory allows every solver, blocks on the host."""
         if solver == "blocks" and self.engine.on_device:
             return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
         return None
 
-    def moments(self, progress: Report = False) -> Moments:
+    def moments(self, progress: Report = False) -> MomentSums:
         """See :meth:`Problem.moments`."""
         with Bar(self.n_samples, "moments", progress) as report:
-            return Moments.of(self.samples, self.engine, self.precision, report)
+            return MomentSums.over(self.samples, self.engine, self.precision, report)
 
     @contextmanager
     def read(self) -> Iterator[Iterator[Samples]]:

@@ -13,7 +13,7 @@ from ..backend.normal_operator import Gradient, NormalOperator
 from ..exact.modular_features import ModularData
 from ..features.features import Features
 from ..features.samples import Samples
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 
 if TYPE_CHECKING:
     from .in_memory import InMemory
@@ -97,7 +97,7 @@ class Problem(Protocol):
         """Say why a solver cannot work on this data, and which ones can; None where it can."""
         ...
 
-    def moments(self, progress: Report) -> Moments:
+    def moments(self, progress: Report) -> MomentSums:
         """Accumulate the moments of the data."""
         ...
 

@@ -15,14 +15,13 @@ from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
-from ..data.doubtful import warn_of_layout, warn_of_padding
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
 from ..data.tokens import as_tokens, require_positive
 from ..exact.modular_features import ModularData
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
-from ..features.samples import Samples
+from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.moments import Moments
 from ..moments.streaming import accumulate, located
 from ..system.machine import require_memory

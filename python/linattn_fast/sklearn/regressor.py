@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..arrays.device import to_host
-from ..arrays.types import Array, Floats, Positions, as_positions
+from ..arrays.types import Array, Floats, Positions
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
-from ..data.tokens import Tokens, as_targets, as_tokens
+from ..data.tokens import Tokens, as_positions, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit
+from ..fitting.plan import Settings
 from ..fitting.result import Fit, FitInfo
-from ..fitting.settings import Settings
 from ..heads.heads import Heads
 from ..linalg.factors import Solver
 from ..moments.moments import Moments

@@ -3,7 +3,7 @@
     (Lambda + alpha I) C' = mean w h y'
 
 Where the data can be read again, the solution is corrected by residuals recomputed from it
-(:mod:`linattn_fast.solvers.residuals`); from moments alone, what forming the Gram has lost stays
+(:mod:`linattn_fast.solvers.accuracy`); from moments alone, what forming the Gram has lost stays
 lost, and the loss has a bound of its own.
 """
 
@@ -12,13 +12,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..linalg.factors import Choice, NotSafe
-from ..linalg.refine import Solution
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.loss_error import loss_error
-from ..moments.moments import Moments
-from .accuracy import confirmed, converged, doubts_of, error_of_factorised
-from .residuals import refine_on_data
+from ..moments.sums import MomentSums
+from .accuracy import Solution, confirmed, converged, doubts_of, error_of_factorised, refine_on_data
 from .solved import Solved, Task
+
+
+def accumulated(task: Task) -> MomentSums:
+    """Moments of the data of a task, made when they are first asked for and kept."""
+    if task.moments is None:
+        with task.stages.timed("moments"):
+            task.moments = task.problem.moments(task.progress)
+    return task.moments
 
 
 def solve(task: Task) -> Solved:
@@ -38,7 +44,7 @@ def solve_for_least_norm(task: Task) -> Solved:
 
 def solve_if_safe(task: Task) -> Solved | NotSafe:
     """Solve by Cholesky if that is safe, and if corrections on the data then converge."""
-    moments = task.moments()
+    moments = accumulated(task)
     n, p = moments.n_samples, moments.dimension
     if task.problem.n_samples is None and n < p:  # of a stream, known only now
         return NotSafe(f"{n} samples are fewer than the {p} features")
@@ -53,13 +59,13 @@ def solve_if_safe(task: Task) -> Solved | NotSafe:
 
 
 def _chosen(task: Task, solver: str) -> Choice:
-    moments = task.moments()
+    moments = accumulated(task)
     with task.stages.timed("solve"):
         choice = factorise_moments(moments, task.alpha, solver)
     return replace(choice, reason=choice.reason.removeprefix("asked for").removeprefix("; "))
 
 
-def _refined(task: Task, moments: Moments, choice: Choice) -> Solution:
+def _refined(task: Task, moments: MomentSums, choice: Choice) -> Solution:
     """C (d_out, p), corrected on the data where that is at hand."""
     with task.stages.timed("solve"):
         C = choice.factorisation.solve(moments.cross() / moments.required_weight()).T
@@ -73,7 +79,7 @@ def _refined(task: Task, moments: Moments, choice: Choice) -> Solution:
 
 def _solved(task: Task, choice: Choice, solution: Solution | None = None) -> Solved:
     """What a factorisation of the Gram comes to."""
-    moments = task.moments()
+    moments = accumulated(task)
     if solution is None:
         solution = _refined(task, moments, choice)
     return solved_by_factor(task, choice, solution)
@@ -81,12 +87,11 @@ def _solved(task: Task, choice: Choice, solution: Solution | None = None) -> Sol
 
 def solved_by_factor(task: Task, choice: Choice, solution: Solution) -> Solved:
     """The solved problem of a factorisation of Lambda + alpha I, with the error of its solution."""
-    moments, factor, problem = task.moments(), choice.factorisation, task.problem
+    moments, factor, problem = accumulated(task), choice.factorisation, task.problem
     error = error_of_factorised(solution, factor, moments, task.alpha)
-    if problem.samples is not None and problem.modular is not None:
-        error = confirmed(error, factor.rank, problem.modular)
-    elif factor.rank < moments.dimension:  # which nobody has compared with the exact one
-        error = None
+    if factor.rank < moments.dimension:
+        known = None if problem.samples is None else problem.modular
+        error = None if known is None else confirmed(error, factor.rank, known)
     reasons = choice.reason, doubts_of(error, factor, moments, solution)
     return Solved(
         factor.name,

@@ -17,7 +17,8 @@ import sys
 from dataclasses import dataclass
 
 from ..arrays import compiled
-from ..arrays.types import Positions, as_positions
+from ..arrays.types import Positions
+from ..data.tokens import as_positions
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features, pair_count
 from ..linalg.cholesky import factor_bytes
@@ -41,7 +42,9 @@ _SVD = 22
 _HEAVY_TAILS = 1.4
 """Cubic features need so many times the iterations of Gaussian ones."""
 _LARGEST_ROOT = 50.0
-"""Of the condition number: few samples a feature."""
+"""Largest root of the condition number that is reckoned with: few samples a feature."""
+_WORTH_LOOKING = 0.1
+"""Seconds of the whole below which nobody looks for blocks."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,23 @@ def predict(
     )
 
 
+def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> float | None:
+    """Predicted seconds of a factorisation of all features, infinite where memory is short.
+
+    None where that is so little that nobody looks for blocks, and on a device, which would wait for
+    hundreds of small factorisations.
+    """
+    n, columns, features = problem.n_samples, problem.n_columns, problem.features
+    if n is None or columns is None or problem.engine.on_device:
+        return None
+    name = "dual" if n < features.count else "cholesky"
+    if bytes_of(problem)[name] > memory:
+        return math.inf
+    costs = predict(features, problem.d_out, problem.positions, n, columns, proof=proof)
+    seconds = costs.dual if name == "dual" else costs.cholesky
+    return seconds if seconds >= _WORTH_LOOKING else None
+
+
 def predict_orthogonal(features: Features, n_samples: int) -> float:
     """Seconds of solver "qr": a triangle of the features, and its singular values and vectors."""
     p = features.count
@@ -106,7 +126,7 @@ def kept_samples_bytes(features: Features, d_out: int, positions: Positions, col
     """
     q, k = features.n_pairs, features.n_queries
     rows = q + pair_count(k) + 1 if positions == "all" else q + k + d_out + 1
-    return 8 * rows * (columns + 16)
+    return 8 * rows * (columns + compiled.SAMPLE_QUANTUM)
 
 
 def _slabs_bytes(n_samples: int, entries: int) -> int:
@@ -121,7 +141,8 @@ def _slabs_bytes(n_samples: int, entries: int) -> int:
 def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
     q, k, p = features.n_pairs, features.n_queries, features.count
-    rows = 8 * 264 * (3 * q + 4 * (k + d_out)) * get_num_threads()  # blocks at work, by row
+    # The blocks at work, one a thread.
+    rows = 8 * compiled.BLOCK_STRIDE * (3 * q + 4 * (k + d_out)) * get_num_threads()
     factors = q * q + k * k + q * k
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
@@ -169,10 +190,17 @@ def estimate_memory(
     >>> la.estimate_memory(16)["moments"]  # 20 megabytes, however many sequences there are
     20306448
     """
-    d, d_out = as_size(d, "d"), as_size(d_out, "d_out", least=0)
-    features = as_features(features, d)
-    p = features.count
-    moments = compact_bytes(features, d_out, as_positions(positions))
+    chosen = as_features(features, as_size(d, "d"))
+    n = None if n_samples is None else as_size(n_samples, "n_samples")
+    return _bytes_by_solver(chosen, as_size(d_out, "d_out", least=0), as_positions(positions), n)
+
+
+def _bytes_by_solver(
+    features: Features, d_out: int, positions: Positions, n_samples: int | None
+) -> dict[str, int]:
+    """Bytes of :func:`estimate_memory`, for sizes that have been checked."""
+    d, p = features.d, features.count
+    moments = compact_bytes(features, d_out, positions)
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
         "moments": 2 * moments,
@@ -184,7 +212,7 @@ def estimate_memory(
         "qr": max(2 * moments, moments + 8 * dense + 4 * vectors),
     }
     if n_samples is not None:
-        n = as_size(n_samples, "n_samples")
+        n = n_samples
         # The kernel and the product it is formed from; s, z and their copies; the answer.
         estimate["pcg"] = _pcg_bytes(features, d_out, n)
         estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
@@ -193,13 +221,8 @@ def estimate_memory(
 
 def bytes_of(problem: Problem, n_samples: int | None = None) -> dict[str, int]:
     """Bytes of each solver on a problem; "dual" and "pcg" only where its samples are counted."""
-    return estimate_memory(
-        problem.features.d,
-        problem.d_out,
-        positions=problem.positions,
-        n_samples=problem.n_samples if n_samples is None else n_samples,
-        features=problem.features,
-    )
+    n = problem.n_samples if n_samples is None else n_samples
+    return _bytes_by_solver(problem.features, problem.d_out, problem.positions, n)
 
 
 def dual_bytes(problem: Problem) -> int:

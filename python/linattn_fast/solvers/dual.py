@@ -28,11 +28,11 @@ from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import CholeskyFactor, add_to_diagonal, power_of_two_scale, try_cholesky
 from ..linalg.factors import EPS, MARGIN, NotSafe
 from ..linalg.orthogonal import solve_rows, solve_triangle
-from ..linalg.refine import Solution, norm, refine
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import sizes
+from ..moments.sums import sizes
 from ..system.machine import require_memory
-from .accuracy import bound, confirmed, rounding_of_data, squares_underflow
+from .accuracy import Solution, bound, confirmed, norm, refine, rounding_of_data, squares_underflow
+from .cholesky import accumulated
 from .costs import dual_bytes, what_needs
 from .solved import Solved, Task
 
@@ -134,7 +134,7 @@ class DualSolution:
 
 def solve_if_few(task: Task) -> Solved | NotSafe:
     """Solve a stream whose moments have told that it has fewer samples than features."""
-    moments = task.moments()
+    moments = accumulated(task)
     return solve(task) if moments.n_samples < moments.dimension else NotSafe("")
 
 
@@ -180,7 +180,7 @@ def solve_dual(
     """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
 
     ``magnitudes`` are sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
-    sequence: what :mod:`linattn_fast.moments.cancellation` wants to know.
+    sequence: what :mod:`linattn_fast.moments.sums` wants to know.
     """
     # Features 2^k h sqrt(w), largest near one; y takes its weights 2^j w on its own
     unit, k, j = kernel.in_units()

@@ -18,11 +18,10 @@ from ..arrays.types import Floats
 from ..backend.chosen_layer import outputs_of
 from ..features.samples import Samples
 from ..linalg.factors import EPS, NotSafe
-from ..linalg.refine import Solution
 from ..moments.factors import try_cholesky_of_moments
 from ..problem.in_memory import InMemory
+from .accuracy import Solution, refine_on_data
 from .costs import bytes_of, predict
-from .residuals import refine_on_data
 from .solved import Solved, Task
 
 _SAMPLES_PER_FEATURE = 4

@@ -19,16 +19,15 @@ from ..features.samples import Samples
 from ..linalg.factors import Choice
 from ..linalg.orthogonal import solve_rows
 from ..linalg.spectral import SpectralFactor
-from ..moments.cancellation import feature_sizes
-from ..moments.moments import Moments
-from .cholesky import solved_by_factor
-from .residuals import refine_on_data
+from ..moments.sums import MomentSums
+from .accuracy import refine_on_data
+from .cholesky import accumulated, solved_by_factor
 from .solved import Solved, Task
 
 
 def solve(task: Task) -> Solved:
     """Solve by orthogonal transformations of the features, and correct on the data."""
-    problem, moments = task.problem, task.moments()
+    problem, moments = task.problem, accumulated(task)
     assert problem.read is not None
     assert problem.gradient is not None
     start = time.perf_counter()
@@ -45,7 +44,7 @@ def solve(task: Task) -> Solved:
 
 
 def solve_on_data(
-    parts: Iterable[Samples], moments: Moments, alpha: float = 0.0, *, d_out: int | None = None
+    parts: Iterable[Samples], moments: MomentSums, alpha: float = 0.0, *, d_out: int | None = None
 ) -> tuple[Floats, SpectralFactor]:
     """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
 
@@ -60,7 +59,7 @@ def solve_on_data(
     d_out
         Outputs to solve for: all of them, or 0 for the factorisation alone.
     """
-    sizes, outputs = feature_sizes(moments), moments.d_out if d_out is None else d_out
+    sizes, outputs = moments.feature_sizes(), moments.d_out if d_out is None else d_out
     root = np.sqrt(moments.required_weight())
     rows = (block / root for block in _blocks(parts, outputs, 2 * len(sizes)))
     return solve_rows(rows, moments.n_samples, alpha, sizes, outputs)

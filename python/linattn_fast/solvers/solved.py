@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..backend.normal_operator import KroneckerFactors
 from ..linalg.factors import Factorisation
-from ..linalg.refine import Solution
-from ..moments.moments import Moments
+from ..moments.sums import MomentSums
 from ..problem.interface import Passes, Problem, Report
 from ..system.progress import Stages
+from .accuracy import Solution
 
 if TYPE_CHECKING:
     from .blocks.solve import SolvedBlocks
@@ -33,18 +33,8 @@ class Task:
     """Bytes that may be used beside the data; None for the machine's memory."""
     progress: Report = False
     stages: Stages = field(default_factory=Stages)
-    _moments: Moments | None = None
-
-    def moments(self) -> Moments:
-        """Moments of the data, accumulated when they are first asked for."""
-        if self._moments is None:
-            with self.stages.timed("moments"):
-                self._moments = self.problem.moments(self.progress)
-        return self._moments
-
-    def forget_moments(self) -> None:
-        """Let go of the moments, so that the next solver has the memory to itself."""
-        self._moments = None
+    moments: MomentSums | None = None
+    """The moments, once :func:`linattn_fast.solvers.cholesky.accumulated` has made them."""
 
 
 @dataclass(frozen=True)

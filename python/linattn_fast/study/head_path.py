@@ -12,8 +12,8 @@ from ..arrays.types import Floats
 from ..fitting.call import fit_moments
 from ..heads.given_number import FewHeads, Optimum, require_every_feature
 from ..heads.heads import Heads
-from ..linalg.refine import Solution
 from ..moments.moments import Moments
+from ..solvers.accuracy import Solution
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 from ..system.packages import axes_for

@@ -31,17 +31,17 @@ import numpy.typing as npt
 
 from ..arrays.device import to_host
 from ..arrays.floats import gamma
-from ..arrays.types import Floats, Positions, as_positions
-from ..data.tokens import Tokens
+from ..arrays.types import Floats, Positions
+from ..data.tokens import Tokens, as_positions
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
 from ..features.samples import Samples
+from ..fitting.call import as_problem
 from ..linalg.cholesky import power_of_two_scale
 from ..linalg.factors import EPS, MOST_CONDITION
-from ..moments.cancellation import feature_sizes
 from ..moments.moments import Moments
 from ..moments.rounding import MOST, MomentRounding
-from ..problem.given import as_problem
+from ..moments.sums import MomentSums
 from ..problem.interface import Problem
 from ..system.machine import same_bits
 from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
@@ -93,10 +93,10 @@ class _Chunk:
 class _Spectrum:
     """Lambda = U diag(w) U' in the units D, with U'b, and what rounding may have done to it."""
 
-    def __init__(self, moments: Moments, scale: Floats | None = None, rank: int | None = None):
+    def __init__(self, moments: MomentSums, scale: Floats | None = None, rank: int | None = None):
         self.unit = 1.0  # a power of two, so that squares of eigenvalues stay within float64
         if scale is None:
-            self.unit = float(power_of_two_scale(feature_sizes(moments).max(keepdims=True))[0])
+            self.unit = float(power_of_two_scale(moments.feature_sizes().max(keepdims=True))[0])
             scale = np.full(moments.dimension, self.unit)
         blocks: list[EigenBlock] = decomposed(moments, scale)
         self.scale, self.blocks = scale, blocks
@@ -288,7 +288,7 @@ def _chunks(part: Samples, range_: ModularRange | None) -> Iterator[_Chunk]:
 class _Spectra:
     """Decompositions of Lambda, made when they are needed, and which one an alpha is best with."""
 
-    def __init__(self, problem: Problem, moments: Moments) -> None:
+    def __init__(self, problem: Problem, moments: MomentSums) -> None:
         self.problem, self.moments = problem, moments
         self.plain = _Spectrum(moments)
 
@@ -326,7 +326,7 @@ class _Spectra:
 
     @cached_property
     def _scale(self) -> Floats:
-        return power_of_two_scale(feature_sizes(self.moments))
+        return power_of_two_scale(self.moments.feature_sizes())
 
     @cached_property
     def equilibrated(self) -> _Spectrum:
@@ -394,7 +394,7 @@ def leave_one_out(
     if problem.read is None:
         raise ValueError("Z: the data is read twice, and an iterator can be read only once")
     require_room("leave_one_out", problem.features, problem.d_out, positions, len(given))
-    moments = problem.moments(False).get()
+    moments = Moments.holding(problem.moments(False).get())
     spectra = _Spectra(problem, moments)
     chosen = [spectra.best(float(alpha)) for alpha in given]
     found, weights = [], []

@@ -25,14 +25,19 @@ from ..arrays.types import Floats, Positions
 from ..features.features import Features
 from ..linalg.cholesky import rounding_level
 from ..linalg.factors import MARGIN, MOST_CONDITION
-from ..linalg.refine import Solution
 from ..linalg.spectral import eigenpairs
-from ..moments.factors import factorise_moments, rounding_steps_of
+from ..moments.factors import (
+    factorise_moments,
+    features_of_group,
+    moments_of,
+    query_groups,
+    rounding_steps_of,
+)
 from ..moments.loss_error import loss_error
 from ..moments.moments import Moments
-from ..moments.query_groups import features_of_group, moments_of, query_groups
 from ..moments.rounding import MomentRounding
-from ..solvers.accuracy import error_of_factorised
+from ..moments.sums import MomentSums
+from ..solvers.accuracy import Solution, error_of_factorised
 from ..solvers.costs import estimate_memory
 from ..system.machine import require_memory, same_bits
 
@@ -141,7 +146,7 @@ def require_room(
     require_memory(estimate["eigh"] + more, what)
 
 
-def decomposed(moments: Moments, scale: Floats | None = None) -> list[EigenBlock]:
+def decomposed(moments: MomentSums, scale: Floats | None = None) -> list[EigenBlock]:
     """Eigendecomposition of Lambda, block by block where queries never occur together.
 
     With a ``scale``, (p,), of features times it.
@@ -225,7 +230,7 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
     )
 
 
-def _on_its_own(moments: Moments, alpha: float) -> tuple[Floats, float, float]:
+def _on_its_own(moments: MomentSums, alpha: float) -> tuple[Floats, float, float]:
     """C (d_out, p), degrees of freedom and error, from a factorisation for this alpha alone."""
     factor = factorise_moments(moments, alpha).factorisation
     C = factor.solve(moments.cross() / moments.required_weight()).T
@@ -238,7 +243,7 @@ def _on_its_own(moments: Moments, alpha: float) -> tuple[Floats, float, float]:
     return C, factor.rank - alpha * float(np.trace(inverse)), off
 
 
-def _errors_of(moments: Moments, coefficients: Floats) -> Floats:
+def _errors_of(moments: MomentSums, coefficients: Floats) -> Floats:
     """(energy - 2 <C, cross> + C G C') / W for each C of (m, d_out, p), (m,)."""
     m, d_out, p = coefficients.shape
     x = coefficients.reshape(m * d_out, p).T
@@ -251,7 +256,7 @@ def _errors_of(moments: Moments, coefficients: Floats) -> Floats:
     return np.where(np.isfinite(errors), errors, np.inf)  # beyond float64
 
 
-def _bounds_of(moments: Moments, coefficients: Floats) -> Floats:
+def _bounds_of(moments: MomentSums, coefficients: Floats) -> Floats:
     """What these are off by, at most, (m,)."""
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = np.array([loss_error(moments, C) for C in coefficients])

@@ -1,4 +1,4 @@
-"""Arguments: sizes and choices checked, and errors that call each by the caller's name for it."""
+"""Arguments: sizes checked, and errors that call each by the caller's name for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
-
-_Choice = TypeVar("_Choice", bound=str)
 
 _callers: ContextVar[tuple[Mapping[str, str], ...]] = ContextVar("callers", default=())
 """Names that the callers at work give to arguments, the innermost first."""
@@ -53,11 +50,3 @@ def as_size(value: object, name: str, *, least: int = 1) -> int:
     if number < least:
         raise ValueError(f"{name}: must be at least {least}, got {number}")
     return number
-
-
-def as_choice(value: object, name: str, known: tuple[_Choice, ...]) -> _Choice:
-    """Check one of the words that are known."""
-    for word in known:
-        if isinstance(value, str) and value == word:
-            return word
-    raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")

@@ -42,18 +42,25 @@ void register_emulator(pybind11::module_& module) {
   module.def("set_order", &set_order, py::arg("order"), py::arg("seed") = 1, "Order of threads and blocks.");
   module.def("set_tensor_cores", [](bool on) { emulator::settings().tensor_cores = on; }, "Instruction of the tiles.");
   module.def("set_devices", [](int count) { emulator::settings().devices = count; }, "0: as without a driver.");
-  module.def("refuse_launch", [](int after) { emulator::settings().refuse_launch = after; }, "Refuse a launch to come.");
-  module.def("place", [](std::uintptr_t start, std::size_t bytes, int device) {
-    emulator::place(reinterpret_cast<const void*>(start), bytes, device);
-  }, "Say on which device memory lies; -1: none.");
+  module.def(
+      "refuse_launch", [](int after) { emulator::settings().refuse_launch = after; }, "Refuse a launch to come.");
+  module.def(
+      "place",
+      [](std::uintptr_t start, std::size_t bytes, int device) {
+        emulator::place(reinterpret_cast<const void*>(start), bytes, device);
+      },
+      "Say on which device memory lies; -1: none.");
   module.def("forget_places", &emulator::forget_places, "All memory is on device 0 again.");
   module.def("last_device", &emulator::last_device, "The device that was current in the last launch.");
   module.def("launches", &emulator::launches, "Launches so far.");
-  module.def("current_device", [] {
-    int device = -1;
-    cudaGetDevice(&device);
-    return device;
-  }, "The current device of this thread.");
+  module.def(
+      "current_device",
+      [] {
+        int device = -1;
+        cudaGetDevice(&device);
+        return device;
+      },
+      "The current device of this thread.");
   module.def("numbers_of_next_lanes", &numbers_of_next_lanes, "A shuffle, by all or some of the threads.");
   module.def("set_current_device", [](int device) { cudaSetDevice(device); }, "Make a device current.");
 }

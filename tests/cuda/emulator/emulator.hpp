@@ -1,16 +1,19 @@
-// CUDA's execution model on the CPU, as far as csrc/cuda uses it: the same kernel sources are compiled against this header
-// with g++, sanitizers included.
+// CUDA's execution model on the CPU, as far as csrc/cuda uses it: the same kernel sources are compiled against this
+// header with g++, sanitizers included.
 //
-// A CUDA thread is a fiber. A fiber runs until it waits at a barrier, takes part in an operation of its warp, or ends; then
-// the next one runs, in an order that the tests choose. Blocks follow one another, also in that order. What this finds:
+// A CUDA thread is a fiber. A fiber runs until it waits at a barrier, takes part in an operation of its warp, or ends;
+// then the next one runs, in an order that the tests choose. Blocks follow one another, also in that order. What this
+// finds:
 //
 //   a barrier that not every thread of a block reaches, or different ones   an error that names file and line
 //   threads of a warp that do not all take part in its operation            an error
 //   shared memory read before it is written                                NaN: it is filled with them for every block
 //   results that depend on the order of threads or blocks                   other bits in another order
-//   races between threads of a block, or between blocks                     the thread sanitizer: fibers are its threads,
+//   races between threads of a block, or between blocks                     the thread sanitizer: fibers are its
+//   threads,
 //                                                                           and only barriers order them
-//   accesses out of bounds, undefined behaviour                             the address and undefined-behaviour sanitizers
+//   accesses out of bounds, undefined behaviour                             the address and undefined-behaviour
+//   sanitizers
 //
 // Not modelled: caches, time, memory that is visible late, operations of part of a warp.
 #pragma once
@@ -67,10 +70,10 @@ enum class Order { forward, reverse, random };
 
 struct Settings {
   Order order = Order::forward;
-  unsigned seed = 1;          // of the random order
-  bool tensor_cores = true;   // whether kernels multiply with those or with fused multiply-adds
-  int devices = 2;            // 0: as without a driver
-  int refuse_launch = -1;     // so many launches from now on one is refused; -1: none
+  unsigned seed = 1;         // of the random order
+  bool tensor_cores = true;  // whether kernels multiply with those or with fused multiply-adds
+  int devices = 2;           // 0: as without a driver
+  int refuse_launch = -1;    // so many launches from now on one is refused; -1: none
 };
 Settings& settings();
 

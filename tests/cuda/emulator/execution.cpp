@@ -22,10 +22,10 @@ namespace emulator {
 
 namespace {
 
-constexpr std::size_t warp_size = 32, shared_bytes = 48 << 10, shared_gap = 64;
+constexpr std::size_t warp_size = 32, shared_bytes = 48 << 10, shared_gap_bytes = 64;
 // Behind a block's shared memory: two tags for its barriers.
 constexpr std::size_t tag_bytes = 8, block_bytes = shared_bytes + 2 * tag_bytes;
-// Of blocks before: races between blocks of 256 threads are seen over 16 of them.
+// Fibers of earlier blocks that are kept: races between blocks of 256 threads are seen over 16 of them.
 constexpr std::size_t fibers_kept = 4096;
 constexpr int gap_byte = 0xff;  // doubles of such bytes are NaN
 
@@ -91,7 +91,9 @@ void complete(Thread** lanes) {
   if (lanes[0]->operation == Operation::shuffle) {
     double values[warp_size];
     for (std::size_t i = 0; i < warp_size; ++i) values[i] = lanes[i]->a;
-    for (std::size_t i = 0; i < warp_size; ++i) lanes[i]->a = values[static_cast<unsigned>(lanes[i]->source) % warp_size];
+    for (std::size_t i = 0; i < warp_size; ++i) {
+      lanes[i]->a = values[static_cast<unsigned>(lanes[i]->source) % warp_size];
+    }
     return;
   }
   for (std::size_t i = 0; i < warp_size; ++i) {
@@ -118,7 +120,9 @@ bool complete_operations(std::size_t count) {
     for (std::size_t i = 1; i < waiting && waiting == warp_size; ++i) {
       if (lanes[i]->operation != lanes[0]->operation) waiting = 0;
     }
-    if (waiting != warp_size) throw std::runtime_error("emulator: an operation of a warp that not all its threads reach");
+    if (waiting != warp_size) {
+      throw std::runtime_error("emulator: an operation of a warp that not all its threads reach");
+    }
     complete(lanes);
     for (Thread* lane : lanes) lane->state = State::ready;
     any = true;
@@ -137,8 +141,8 @@ bool pass_barrier(std::size_t count) {
     } else if (first == nullptr) {
       first = &thread;
     } else if (thread.line != first->line || std::strcmp(thread.file, first->file) != 0) {
-      throw std::runtime_error("emulator: threads of a block wait at different barriers, " + at(first->file, first->line) +
-                               " and " + at(thread.file, thread.line));
+      throw std::runtime_error("emulator: threads of a block wait at different barriers, " +
+                               at(first->file, first->line) + " and " + at(thread.file, thread.line));
     }
   }
   if (done == count) return true;
@@ -255,7 +259,8 @@ void* shared(std::size_t bytes, const char* file, int line) {
   if (block.used + bytes > shared_bytes) fail("more than 48 KiB of shared memory at " + at(file, line));
   char* const start = block.memory + block.used;
   allow(start, bytes);
-  block.used = std::min(shared_bytes, (block.used + bytes + 2 * shared_gap - 1) / shared_gap * shared_gap);
+  block.used =
+      std::min(shared_bytes, (block.used + bytes + 2 * shared_gap_bytes - 1) / shared_gap_bytes * shared_gap_bytes);
   block.allocations.push_back({file, line, start});
   return start;
 }

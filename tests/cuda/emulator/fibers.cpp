@@ -39,8 +39,8 @@ namespace {
 constexpr std::size_t stack_bytes = 64 << 10;
 
 #ifdef EMULATOR_X86
-// Saves what a call must preserve on the present stack, its pointer in *from, and goes on where `to` was left. glibc's own
-// function does the same, with two calls of the system for signals.
+// Saves what a call must preserve on the present stack, its pointer in *from, and goes on where `to` was left. glibc's
+// own function does the same, with two calls of the system for signals.
 extern "C" void emulator_switch(void** from, void* to);
 asm(R"(
 .text

@@ -21,8 +21,8 @@ class Fiber {
   void leave(bool last);
   // To be called first by `entry`.
   void entered();
-  // The fiber has ended. The thread sanitizer must not forget it at once: it would take the fiber that inherits its number
-  // for the same thread, and see no race between them.
+  // The fiber has ended. The thread sanitizer must not forget it at once: it would take the fiber that inherits its
+  // number for the same thread, and see no race between them.
   void retire();
   // Lets the sanitizer forget all but the last `kept` of those; it knows 8000 threads at most.
   static void forget_retired(std::size_t kept);

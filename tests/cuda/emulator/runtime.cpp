@@ -24,7 +24,9 @@ cudaError_t remember(cudaError_t error) {
   return error;
 }
 
-cudaError_t require_device() { return remember(emulator::settings().devices > 0 ? cudaSuccess : cudaErrorInsufficientDriver); }
+cudaError_t require_device() {
+  return remember(emulator::settings().devices > 0 ? cudaSuccess : cudaErrorInsufficientDriver);
+}
 
 }  // namespace
 

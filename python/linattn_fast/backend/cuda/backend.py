@@ -20,7 +20,6 @@ from ...data.non_finite import non_finite_error
 from ...data.tokens import Tokens, non_finite_target_error
 from ...features import compact
 from ...features.accumulation import Accumulation
-from ...features.features import Features
 from ...features.samples import Samples
 from ...system.progress import Progress
 from ..interface import Precision, divergence_error, require_finite_outputs, sizes_of
@@ -30,10 +29,10 @@ from ..totals import Totals
 from . import blas as cuda_blas
 from . import extension
 from .batches import (
-    DeviceBatch,
     chosen_indices,
     current_stream,
     device_batches,
+    device_samples,
     on_current_device,
     workspace,
 )
@@ -123,15 +122,17 @@ class CudaBackend:
             size_sums = cuda_blas.Sums()
             smallest = xp.full(1, np.inf)
             steps, deepest, done = 0, 0, 0
+            indices = chosen_indices(chosen)
             for batch in device_batches(samples.tokens, samples.targets, samples.weights):
+                part = device_samples(batch, positions, indices)
                 if with_gram and not by_kernels:
                     steps += cuda_blas.add_gram(gram, batch, positions, chosen, precision)
                     deepest = cuda_blas.CHUNK
                 elif with_gram:
                     steps += 1
-                    deepest = max(deepest, _summation_steps(batch, positions, chosen))
+                    deepest = max(deepest, part.sizes.summation_steps)
                 sums = gram if with_gram and by_kernels else None, cross, energy
-                _accumulate(batch, sums, positions, chosen)
+                _accumulate(part, sums, with_targets=batch.targets is not None)
                 if with_sizes:
                     cuda_blas.summand_sizes(batch, positions, chosen, sizes, size_sums)
                 if with_gram:
@@ -199,15 +200,13 @@ class CudaBackend:
             for batch in device_batches(tokens):
                 queries = batch.n_sequences if positions == "last" else batch.n_rows
                 part = y[done : done + queries]
-                space = workspace(operation, batch, positions, None, m=len(factors[0]), d_out=d_out)
+                samples = device_samples(batch, positions)
                 getattr(extension.kernels, operation)(
                     *factors,
-                    batch.tokens,
-                    batch.offsets,
-                    positions,
-                    part,
-                    space,
-                    current_stream(),
+                    samples,
+                    out=part,
+                    workspace=workspace(operation, samples, m=len(factors[0]), d_out=d_out),
+                    stream=current_stream(),
                 )
                 done += queries
             return require_finite_outputs(y, tokens, layer)
@@ -233,41 +232,22 @@ class CudaBackend:
 
 
 def _accumulate(
-    batch: DeviceBatch,
-    sums: tuple[Floats | None, Floats, Floats],
-    positions: Positions,
-    chosen: Features,
+    samples: extension.kernels.Samples,
+    sums: tuple[Any, Any, Any],
+    *,
+    with_targets: bool,
 ) -> None:
-    """Queue the kernels that add a batch to (gram, cross, energy); no Gram where that is None."""
-    gram, cross, energy = sums
-    if gram is None and batch.targets is None:
+    """Queue the kernels that add samples to (gram, cross, energy); no Gram where that is None."""
+    gram, cross, energy = sums  # CuPy arrays
+    if gram is None and not with_targets:
         return
-    totals: Any = gram, cross, energy  # CuPy arrays
     extension.kernels.accumulate(
-        batch.tokens,
-        batch.offsets,
-        batch.targets,
-        batch.weights,
-        positions,
-        *chosen_indices(chosen),
-        totals[0],
-        None if batch.targets is None else totals[1],
-        None if batch.targets is None else totals[2],
-        workspace("accumulate", batch, positions, chosen),
-        current_stream(),
-    )
-
-
-def _summation_steps(batch: DeviceBatch, positions: Positions, chosen: Features) -> int:
-    """Additions that a summand goes through when the kernels add this batch."""
-    everything = chosen.everything
-    return extension.kernels.summation_steps(
-        positions,
-        batch.n_sequences,
-        batch.n_rows,
-        batch.d,
-        None if everything else chosen.n_pairs,
-        None if everything else chosen.n_queries,
+        samples,
+        gram=gram,
+        cross=cross if with_targets else None,
+        energy=energy if with_targets else None,
+        workspace=workspace("accumulate", samples),
+        stream=current_stream(),
     )
 
 

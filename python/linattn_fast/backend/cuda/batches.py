@@ -87,31 +87,31 @@ def on_current_device(array: Array) -> Any:
     return xp.ascontiguousarray(xp.asarray(array))
 
 
+def device_samples(
+    batch: DeviceBatch, positions: Positions, chosen: tuple[Any, Any] = (None, None)
+) -> extension.kernels.Samples:
+    """A batch as the kernels take it; ``chosen`` comes from :func:`chosen_indices`."""
+    return extension.kernels.Samples(
+        tokens=batch.tokens,
+        offsets=batch.offsets,
+        targets=batch.targets,
+        weights=batch.weights,
+        positions=positions,
+        pairs=chosen[0],
+        queries=chosen[1],
+    )
+
+
 def workspace(
     operation: Any,
-    batch: DeviceBatch,
-    positions: Positions,
-    features: Features | None,
+    samples: extension.kernels.Samples,
     *,
     m: int = 0,
     d_out: int | None = None,
     kept: bool = False,
 ) -> Any:
-    """Workspace of an operation on a batch, from CuPy's pool; ``features`` None for all."""
-    everything = features is None or features.everything
-    size = extension.kernels.workspace_bytes(
-        operation,
-        positions=positions,
-        n_sequences=batch.n_sequences,
-        n_rows=batch.n_rows,
-        d=batch.d,
-        d_out=batch.d_out if d_out is None else d_out,
-        # mypy does not see that there are features where not everything is chosen.
-        n_pairs=None if everything else features.n_pairs,  # type: ignore[union-attr]
-        n_queries=None if everything else features.n_queries,  # type: ignore[union-attr]
-        m=m,
-        kept=kept,
-    )
+    """Workspace of an operation on samples, from CuPy's pool."""
+    size = samples.sizes.workspace_bytes(operation, m=m, d_out=d_out, kept=kept)
     return cupy().empty(max(size, 1), np.uint8)  # an empty array has no address
 
 

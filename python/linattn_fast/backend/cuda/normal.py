@@ -20,6 +20,7 @@ from .batches import (
     chosen_indices,
     current_stream,
     device_batches,
+    device_samples,
     on_current_device,
     whole_batch,
     workspace,
@@ -72,39 +73,29 @@ class CudaNormalOperator:
 
     def _kept_samples(self, keep: bool) -> Any:
         """The samples, formed once, if there is room for them; else None."""
-        batch, chosen = self._batch, self.features
-        if batch is None or not keep:
+        if self._batch is None or not keep:
             return None
-        everything = chosen.everything
-        size = extension.kernels.kept_bytes(
-            self._positions,
-            batch.n_sequences,
-            batch.n_rows,
-            batch.d,
-            None if everything else chosen.n_pairs,
-            None if everything else chosen.n_queries,
-        )
+        samples = self._samples(self._batch)
+        size = samples.sizes.kept_bytes
         if size > self._free():
             return None
         kept = cupy().empty(size, np.uint8)
-        extension.kernels.keep_samples(
-            batch.tokens,
-            batch.offsets,
-            batch.weights,
-            self._positions,
-            *self._indices,
-            kept,
-            workspace("keep_samples", batch, self._positions, chosen),
-            current_stream(),
-        )
+        space = workspace("keep_samples", samples)
+        extension.kernels.keep_samples(samples, kept=kept, workspace=space, stream=current_stream())
         return kept
+
+    def _samples(self, batch: DeviceBatch) -> extension.kernels.Samples:
+        return device_samples(batch, self._positions, self._indices)
 
     def _batches(self) -> Iterable[DeviceBatch]:
         return device_batches(*self._data) if self._batch is None else [self._batch]
 
-    def _space(self, operation: str, batch: DeviceBatch, m: int = 0) -> Any:
-        kept = self._kept is not None
-        return workspace(operation, batch, self._positions, self.features, m=m, kept=kept)
+    def _memory(
+        self, operation: str, samples: extension.kernels.Samples, m: int = 0
+    ) -> dict[str, Any]:
+        """What every pass is handed beside its own arrays."""
+        space = workspace(operation, samples, m=m, kept=self._kept is not None)
+        return {"kept": self._kept, "workspace": space, "stream": current_stream()}
 
     def _require_finite(self, *numbers: Floats) -> None:
         """Raise where sums are not finite, and name what made them so."""
@@ -124,18 +115,13 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> KroneckerFactors:
             of_pairs, of_queries, diagonal = map(cupy().empty, ((P, P), (L, L), (P, L)))
+            samples = self._samples(batch)
             extension.kernels.kronecker_factors(
-                batch.tokens,
-                batch.offsets,
-                batch.weights,
-                self._positions,
-                *self._indices,
-                self._kept,
-                of_pairs,
-                of_queries,
-                diagonal,
-                self._space("kronecker_factors", batch),
-                current_stream(),
+                samples,
+                of_pairs=of_pairs,
+                of_queries=of_queries,
+                diagonal=diagonal,
+                **self._memory("kronecker_factors", samples),
             )
             return KroneckerFactors(of_pairs, of_queries, diagonal)
 
@@ -149,18 +135,13 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> NormalProduct:
             product, energy = cupy().empty(rows.shape), cupy().empty(len(rows))
+            samples = self._samples(batch)
             extension.kernels.normal(
-                batch.tokens,
-                batch.offsets,
-                batch.weights,
-                self._positions,
-                *self._indices,
-                self._kept,
-                rows,
-                product,
-                energy,
-                self._space("normal", batch, len(rows)),
-                current_stream(),
+                samples,
+                coefficients=rows,
+                product=product,
+                energy=energy,
+                **self._memory("normal", samples, len(rows)),
             )
             return NormalProduct(product, energy)
 
@@ -176,19 +157,13 @@ class CudaNormalOperator:
 
         def of_batch(batch: DeviceBatch) -> Gradient:
             gradient, squared_error = cupy().empty(rows.shape), cupy().empty(len(rows))
+            samples = self._samples(batch)
             extension.kernels.gradient(
-                batch.tokens,
-                batch.offsets,
-                batch.targets,
-                batch.weights,
-                self._positions,
-                *self._indices,
-                self._kept,
-                rows,
-                gradient,
-                squared_error,
-                self._space("gradient", batch, len(rows)),
-                current_stream(),
+                samples,
+                coefficients=rows,
+                gradient=gradient,
+                squared_error=squared_error,
+                **self._memory("gradient", samples),
             )
             return Gradient(gradient, squared_error)
 

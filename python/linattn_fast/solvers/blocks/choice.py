@@ -12,11 +12,9 @@ import numpy as np
 
 from ...features.samples import Samples
 from ...system.machine import usable_cores
-from ..costs import LAPACK_RATE, estimate_memory, predict
+from ..costs import LAPACK_RATE
 from .partition import SUMS_BYTES, Partition, partition
 
-_WORTH_LOOKING = 0.1
-"""Seconds of the whole below which nobody looks for blocks."""
 _SECONDS_A_BLOCK = 2e-3
 """Seconds that Python takes for a block, about."""
 
@@ -40,27 +38,10 @@ def blocks_bytes(cut: Partition, d_out: int) -> int:
     return formed + working + kept + 16 * d_out * cut.features.count
 
 
-def blocks_worth_it(samples: Samples, memory: int, *, proof: bool) -> Partition | None:
-    """Blocks of data on the host, if they fit in memory and take less time than the whole."""
-    seconds = _whole(samples, memory, proof=proof)
-    if seconds < _WORTH_LOOKING:
-        return None
+def blocks_worth_it(samples: Samples, memory: int, seconds: float) -> Partition | None:
+    """Blocks of data on the host, if they fit in memory and take less than so many seconds."""
     cut = partition(samples)
     return cut if cut is not None and _worth(cut, samples.d_out, memory, seconds) else None
-
-
-def _whole(samples: Samples, memory: int, *, proof: bool) -> float:
-    """Predicted seconds of a factorisation of all features; infinite where memory is short."""
-    features, d_out, n = samples.features, samples.d_out, samples.n_samples
-    positions = samples.positions
-    name = "dual" if n < features.count else "cholesky"
-    estimate = estimate_memory(
-        features.d, d_out, positions=positions, n_samples=n, features=features
-    )
-    if estimate[name] > memory:
-        return float("inf")
-    costs = predict(features, d_out, positions, n, samples.n_columns, proof=proof)
-    return costs.dual if name == "dual" else costs.cholesky
 
 
 def _worth(cut: Partition, d_out: int, memory: int, seconds: float) -> bool:

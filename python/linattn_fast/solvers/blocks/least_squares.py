@@ -31,9 +31,8 @@ from ...linalg.cholesky import (
 from ...linalg.factors import EPS, MARGIN, NotSafe
 from ...linalg.host_algebra import product
 from ...linalg.orthogonal import solve_rows
-from ...linalg.refine import norm, refine
 from ...linalg.spectral import SpectralFactor, eigenpairs
-from ..accuracy import bound, left_after, rounding_of_data
+from ..accuracy import bound, left_after, norm, refine, rounding_of_data
 
 Factor: TypeAlias = CholeskyFactor | SpectralFactor
 

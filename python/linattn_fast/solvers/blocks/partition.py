@@ -1,6 +1,6 @@
 """Data cut into blocks: samples whose queries never meet those of other samples.
 
-With the query coordinates in groups that never occur together (:mod:`linattn_fast.moments.query_groups`),
+With the query coordinates in groups that never occur together (:mod:`linattn_fast.moments.factors`),
 each sample has its query in one group, and with W the weight of all samples,
 
     Lambda = sum_b Lambda_b    Lambda_b = (1/W) sum w h h' over the samples of block b
@@ -25,8 +25,9 @@ from ...data.non_finite import non_finite_error, underflow_error
 from ...data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
 from ...features.features import Features
 from ...features.samples import Samples
-from ...moments.cancellation import rounding_of_feature, sizes
-from ...moments.query_groups import Group, groups_of_samples, in_one_group
+from ...moments.factors import Group
+from ...moments.sums import rounding_of_feature, sizes
+from .groups import groups_of_samples, in_one_group
 
 SUMS_BYTES = 256 << 20
 """Of s of the blocks that are looked at together: their running sums are formed once."""

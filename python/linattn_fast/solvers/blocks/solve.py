@@ -17,12 +17,11 @@ from ...data.non_finite import may_underflow, non_finite_error
 from ...data.prefixes import Numbers
 from ...features.features import feature_count
 from ...features.samples import Samples
-from ...linalg.refine import Solution, norm
 from ...problem.in_memory import InMemory
 from ...problem.interface import Report
 from ...system.machine import require_memory
 from ...system.progress import Bar
-from ..accuracy import confirmed, squares_underflow
+from ..accuracy import Solution, confirmed, norm, squares_underflow
 from ..costs import dual_bytes, what_needs
 from ..solved import Solved, Task
 from .choice import blocks_bytes, in_words

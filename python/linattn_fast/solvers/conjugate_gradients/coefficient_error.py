@@ -27,7 +27,7 @@ import numpy as np
 from ...arrays.device import module_of, to_host
 from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
-from ...features.features import pair_table
+from ...features.compact import pair_table
 from ...linalg.factors import EPS
 from .iteration import row_squares
 from .whitening import Coordinates

@@ -23,8 +23,8 @@ from ...arrays.device import module_of, to_host
 from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...linalg.factors import EPS
-from ...linalg.refine import Solution
 from ...system.progress import Watch
+from ..accuracy import Solution
 from .coefficient_error import Point, norms
 from .restarts import Solve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all

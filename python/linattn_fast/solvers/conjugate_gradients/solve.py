@@ -43,7 +43,7 @@ def _how(solved: Solved) -> str:
 
 def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
     problem, samples = task.problem, task.problem.samples
-    task.forget_moments()  # the memory of a Gram that came before is wanted now
+    task.moments = None  # the memory of a Gram that came before is wanted now
     kept = _bytes_to_keep(problem)
     room = usable_memory() // 2 if task.memory_limit is None else task.memory_limit
     passes = problem.passes(keep=bytes_of(problem).get("pcg", 0) + kept <= room)

@@ -146,7 +146,7 @@ def _pair_sizes(A: Floats, features: Features) -> Floats:
     """Diagonal of A, (n_pairs,), but for pairs that may be nothing but cancellation.
 
     These have mean w S_jj S_kk, which is an entry of A where both squares take part; see
-    :mod:`linattn_fast.moments.cancellation`.
+    :mod:`linattn_fast.moments.sums`.
     """
     xp, d = module_of(A), features.d
     where = np.full((d, d), -1)

@@ -19,7 +19,7 @@ struct Numbers {
 };
 
 // Sequence i is rows begin(i) .. end(i) of values (rows x width).
-struct Batch {
+struct Tokens {
   Numbers values;
   const std::int64_t* offsets = nullptr;  // count + 1, or null: sequences of `length` rows
   std::int64_t count = 0, length = 0, rows = 0, width = 0;

@@ -1,5 +1,5 @@
-// The table of kernels that one instruction set provides: all that core/ and softmax/ see of kernels/, which fills it
-// (kernels/isa.hpp chooses one). The kernels check nothing; those who call them do.
+// The table of kernels that one instruction set provides: the one door through which core/ and softmax/ see kernels/
+// (isa.hpp, for the bindings and for programs, chooses a table). The kernels check nothing; those who call them do.
 //
 // Everything is vectorised over samples: a row holds one quantity for consecutive samples, "lanes" of them to a
 // vector. Row strides and sample counts are multiples of sample_quantum, rows are aligned to 64 bytes, and columns
@@ -8,12 +8,22 @@
 
 #include <cstdint>
 
-#include "sequence.hpp"
+#include "../common/block_sizes.hpp"
+#include "../common/sequence.hpp"
 
 namespace linattn {
 
 // Samples are padded to a multiple of the widest vector of float32, so that block shapes are the same for every table.
 constexpr std::int64_t sample_quantum = 16;
+// Doubles in the widest vector.
+constexpr std::int64_t most_lanes = 8;
+// Vectors that multiply_adds works at side by side.
+constexpr int independent_vectors = 12;
+
+// Samples rounded up to what the kernels take.
+static inline std::int64_t padded_samples(std::int64_t count) {
+  return (count + sample_quantum - 1) / sample_quantum * sample_quantum;
+}
 
 // Which two rows a product row multiplies: left[x] * right[y].
 struct RowPair {
@@ -29,8 +39,8 @@ struct ProductKernels {
 
   using PackRows = void (*)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples,
                             const double* shrink, T* out);
-  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them, which
-  // makes packing faster where `lanes` pairs are one row with a group; null: none.
+  // As the left factor: rows are rounded up to a vector of T. `groups` are the right rows as pack_groups leaves them,
+  // which makes packing faster where `lanes` pairs are one row with a group; null: none.
   void (*pack_left_products)(const double* left, const double* right, std::int64_t stride, const double* groups,
                              const RowPair* pairs, std::int64_t rows, std::int64_t samples, const double* shrink,
                              T* out);
@@ -39,9 +49,9 @@ struct ProductKernels {
   void (*pack_right_products)(const double* left, const double* right, std::int64_t stride, const RowPair* pairs,
                               std::int64_t rows, std::int64_t samples, const double* shrink, T* out);
   PackRows pack_right_rows;
-  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right factor,
-  // no scales where they are null. Where first_columns is given it does not decrease, and row i has only the columns from
-  // first_columns[i] on.
+  // c[i][j] += row_scale[i] * column_scale[j] * sum over samples of a[i] * b[j], a packed as left and b as right
+  // factor, no scales where they are null. Where first_columns is given it does not decrease, and row i has only the
+  // columns from first_columns[i] on.
   void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
                    const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
                    double* const* c);
@@ -54,10 +64,21 @@ struct SequenceColumns {
   const Sequence* targets;
   Scalar token_scalar, target_scalar;
   std::int64_t count, d, d_out;
-  std::int64_t known;  // sequences in `tokens`: those past `count` come next and are only asked for
+  std::int64_t known;              // sequences in `tokens`: those past `count` come next and are only asked for
   const RowPair* pairs = nullptr;  // null: all
   std::int64_t pairs_chosen = 0;
 };
+
+// Tokens (with their targets) turned into vectors at a time.
+static inline std::int64_t chunk_tokens(std::int64_t d, std::int64_t d_out) {
+  const std::int64_t largest = d > d_out ? d : d_out;
+  return largest < chunk_numbers ? chunk_numbers / largest : 1;
+}
+
+// Doubles that sequence_moments works in: a chunk, and the sums of one vector of sequences.
+static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) {
+  return most_lanes * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
+}
 
 struct Kernels {
   const char* name;
@@ -70,8 +91,8 @@ struct Kernels {
   void (*gather_float64)(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last,
                          std::int64_t d, std::int64_t width, double* out, std::int64_t stride);
 
-  // Of each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2, in
-  // rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
+  // For each sequence: s[(j,k)] = sum_t z_t[j] z_t[k], maps[(a,l)] = sum_t y_t[a] z_t[l], energy[a] = sum_t y_t[a]^2,
+  // in rows of `stride`; columns count .. width are zero. scratch: sequence_scratch(d, d_out) doubles.
   void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
                            double* energy, std::int64_t stride);
 
@@ -104,8 +125,8 @@ struct Kernels {
   // out[a] = sum over l of matrix[a d + l] * z[l], each entry of the matrix a row of samples.
   void (*contract)(const double* matrix, std::int64_t rows, std::int64_t d, const double* z, std::int64_t width,
                    double* out);
-  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing done,
-  // where another way is faster.
+  // y[t d_out + a] = sum over l of map[(a d + l) stride] z_t[l] for the tokens of one sequence; false, and nothing
+  // done, where another way is faster.
   bool (*answer_sequence)(const Sequence& sequence, Scalar scalar, std::int64_t d, const double* map,
                           std::int64_t stride, std::int64_t d_out, double* y);
   // s[(j,k)] += z[j] z[k], for each of `width` samples.
@@ -114,15 +135,15 @@ struct Kernels {
   void (*add_outer)(const double* left, const double* right, std::int64_t heads, std::int64_t rows,
                     std::int64_t columns, std::int64_t width, double* out);
 
-  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp). factor_triangle
-  // returns the number of pivots, up to n, before one that is not positive.
+  // Triangles of triangle_step columns, columns[k * triangle_step + j] = L[j][k] (kernels/triangle.hpp).
+  // factor_triangle returns the number of pivots, up to n, before one that is not positive.
   std::int64_t (*factor_triangle)(double* columns, std::int64_t n, double* reciprocals);
   // x = L^-1 x for x of triangle_step rows of `width`, as pack_left_rows leaves one panel.
   void (*substitute)(const double* columns, const double* reciprocals, std::int64_t width, double* x);
   // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
   void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
 
-  // 12 vectors of multiply-adds a round and nothing else: the machine's peak.
+  // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);
 };
 

@@ -1,0 +1,90 @@
+#include "samples.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "../common/index.hpp"
+#include "register.hpp"
+
+namespace linattn::bindings {
+
+namespace {
+
+// A row of targets for every query: one a sequence (last), or one a token.
+void require_matching_targets(const Tokens& tokens, const Tokens& targets, Positions positions) {
+  require(targets.count() == tokens.count(), "targets: as many sequences as tokens are needed");
+  for (std::int64_t i = 0; i < tokens.count(); ++i) {
+    require(targets[i].length == (positions == Positions::last ? 1 : tokens[i].length),
+            "targets: one row a query is needed");
+  }
+}
+
+// Numbers of chosen rows: at least one, ascending, below `end`.
+std::vector<std::int64_t> ascending_numbers(const std::string& name, const Offsets& given, std::int64_t end) {
+  require(given.ndim() == 1 && given.size() > 0, name + ": must be a list of numbers");
+  std::vector<std::int64_t> numbers(given.data(), given.data() + given.size());
+  std::int64_t previous = -1;
+  for (const std::int64_t number : numbers) {
+    require(number > previous && number < end, name + ": must be ascending numbers below " + std::to_string(end));
+    previous = number;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+Doubles zeros(const std::vector<py::ssize_t>& shape) {
+  constexpr py::ssize_t spare = 64 / sizeof(double);
+  py::ssize_t size = 1;
+  for (const py::ssize_t length : shape) size *= length;
+  const auto whole = py::module_::import("numpy").attr("zeros")(size + spare).cast<Doubles>();
+  const auto past_line = reinterpret_cast<std::uintptr_t>(whole.data()) % 64 / sizeof(double);
+  const double* const start = whole.data() + (spare - static_cast<py::ssize_t>(past_line)) % spare;
+  return Doubles(shape, start, whole);
+}
+
+OwnedSamples::OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets,
+                           const py::object& target_storage, const std::optional<Offsets>& target_offsets,
+                           const std::optional<Doubles>& weights, const std::string& positions,
+                           const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries)
+    : tokens_("tokens", storage, offsets),
+      weights_(weights),
+      positions_(positions_from(positions)),
+      selected_(pairs.has_value()) {
+  const std::int64_t d = tokens().width(), q = pair_count(d);
+  require(q <= INT32_MAX, "tokens: d is too large for the index type");
+  if (!target_storage.is_none()) {
+    targets_.emplace("targets", target_storage, target_offsets);
+    require_matching_targets(tokens(), **targets_, positions_);
+  }
+  if (weights) require(weights->ndim() == 1 && weights->size() == tokens().count(), "weights: must be (N,)");
+  require(pairs.has_value() == queries.has_value(), "pairs, queries: give both or none");
+  if (selected_) {
+    selection_.pairs = ascending_numbers("pairs", *pairs, q);
+    selection_.queries = ascending_numbers("queries", *queries, d);
+  }
+}
+
+SamplesInUse::SamplesInUse(const OwnedSamples& owned, bool with_squares)
+    : selection_(owned.selection_),
+      samples_{owned.tokens(), owned.targets_ ? &**owned.targets_ : nullptr,
+               owned.weights_ ? owned.weights_->data() : nullptr, owned.positions_,
+               owned.selected_ ? &selection_ : nullptr} {
+  if (owned.selected_) selection_.form_few(samples_.d(), samples_.positions, with_squares);
+}
+
+void register_samples(py::module_& module) {
+  py::class_<OwnedSamples, std::shared_ptr<OwnedSamples>>(
+      module, "Samples",
+      "Tokens with their targets and weights, which query, and chosen features: checked, not copied.")
+      .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&, const std::optional<Offsets>&,
+                    const std::optional<Doubles>&, const std::string&, const std::optional<Offsets>&,
+                    const std::optional<Offsets>&>(),
+           py::kw_only(), py::arg("tokens"), py::arg("offsets") = py::none(), py::arg("targets") = py::none(),
+           py::arg("target_offsets") = py::none(), py::arg("weights") = py::none(), py::arg("positions"),
+           py::arg("pairs") = py::none(), py::arg("queries") = py::none());
+}
+
+}  // namespace linattn::bindings

@@ -1,0 +1,104 @@
+"""The features themselves, written out: for tests and small work, and as coefficients of heads.
+
+    h(Z)[(j,k), l] = S[j,k] z_n[l]        C[a, (j,k), l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]
+
+The second term of C is for j < k alone: a diagonal entry S[j,j] occurs once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays.device import module_of, on_device
+from ..arrays.types import Floats, Positions
+from ..data.non_finite import non_finite_error
+from ..data.tokens import Tokens, as_tokens
+from ..system.machine import same_bits
+from .compact import pair_table
+from .features import feature_count, features_of, samples_of
+
+
+def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
+    """S[j,j] of each sample, (samples, d)."""
+    sums = []
+    for given in tokens:
+        squares = given.astype(np.float64, copy=False) ** 2
+        if positions == "causal":
+            sums.append(np.cumsum(squares, axis=0))
+            continue
+        total = squares.sum(axis=0, keepdims=True)
+        sums.append(total if positions == "last" else np.repeat(total, len(squares), axis=0))
+    return np.concatenate(sums)
+
+
+def _finite(values: Floats, tokens: Tokens) -> Floats:
+    if not module_of(values).isfinite(values).all():
+        raise non_finite_error(tokens)
+    return values
+
+
+@same_bits
+def cubic_features(Z: object, *, offsets: object = None) -> Floats:
+    """Compute the features h(Z) themselves, for tests and small work.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.cubic_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[30., 10., 15.,  5., 15.,  5.]])
+    """
+    tokens = as_tokens(Z, offsets)
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        return _finite(features_of(tokens), tokens)
+
+
+@same_bits
+def paper_features(Z: object, *, offsets: object = None) -> Floats:
+    """Compute the paper's literal features, for comparison.
+
+    Each off-diagonal product appears twice; :func:`cubic_features` has it once.
+
+    Parameters
+    ----------
+    Z, offsets
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+
+    Returns
+    -------
+    array
+        (N, d, d * d): [i, j, k * d + l] = S[j,k] z_n[l] of sequence i.
+
+    Examples
+    --------
+    >>> import linattn_fast as la
+    >>> la.paper_features([[[1.0, 2.0], [3.0, 1.0]]])
+    array([[[30., 10., 15.,  5.],
+            [15.,  5., 15.,  5.]]])
+    """
+    tokens = as_tokens(Z, offsets)
+    with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
+        table = module_of(*tokens.arrays[:1]).asarray(pair_table(tokens.d))
+        s, z = samples_of(tokens)
+        features = s[:, table, None] * z[:, None, None, :]
+        return _finite(features.reshape(len(tokens), tokens.d, -1), tokens)
+
+
+def head_coefficients(V: Floats, Q: Floats) -> Floats:
+    """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
+    d_out, d = V.shape[1:]
+    xp = module_of(V)
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
+    j, k = (xp.asarray(index) for index in np.triu_indices(d))
+    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    return coefficients
