@@ -1,4 +1,4 @@
-"""The rates that python/linattn_fast/choosing.py assumes, measured on this machine, per thread.
+"""The rates that python/linattn_fast/solvers/costs.py assumes, measured on this machine, per thread.
 
 .venv/bin/python bench/rates.py
 """
