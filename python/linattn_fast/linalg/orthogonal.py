@@ -30,7 +30,11 @@ from .spectral import SpectralFactor, spectral_factor
 def solve_rows(
     rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
 ) -> tuple[Floats, SpectralFactor]:
-    """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
+    """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
+
+    ``rows`` are sqrt(w / W) [h y] of the samples, some at a time; ``sizes`` the mean squares of the
+    features, (p,), from which D is taken.
+    """
     xp, algebra = module_of(sizes), algebra_of(sizes)
     scale = power_of_two_scale(sizes)
     triangle = None
