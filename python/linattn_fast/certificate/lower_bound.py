@@ -61,8 +61,8 @@ def rounded_down(bound: float) -> float:
     return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
 
 
-def proves_positive(matrix: Floats) -> bool:
-    """Whether Cholesky proves a symmetric matrix, overwritten, positive semidefinite.
+def positive_factor(matrix: Floats) -> Floats | None:
+    """L (p, p), where Cholesky proves a symmetric matrix, overwritten, positive semidefinite.
 
     Half of the margin ``32 u`` is for the roundings of the caller, who scaled the diagonal into
     [1/2, 2] and subtracted from it.
@@ -70,15 +70,15 @@ def proves_positive(matrix: Floats) -> bool:
     p = len(matrix)
     diagonal = np.diagonal(matrix)
     if not (diagonal > 0).all():
-        return False
+        return None
     backward = gamma(2 * p + 10)
     theta = 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
     matrix[np.diag_indices(p)] -= theta
     if not (np.diagonal(matrix) > 0).all():
-        return False
+        return None
     factor, failed = cholesky_in_place(matrix.T)
     # Some libraries run on past a pivot that is not a number.
-    return bool(failed == 0 and (np.diagonal(factor) < np.inf).all())
+    return factor if failed == 0 and (np.diagonal(factor) < np.inf).all() else None
 
 
 @gradual_underflow()
@@ -115,4 +115,4 @@ def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
         # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
         shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
-    return proves_positive(gram)
+    return positive_factor(gram) is not None

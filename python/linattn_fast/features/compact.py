@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -26,11 +27,13 @@ from ..arrays.types import Array, Floats, Positions
 from .features import Features, pair_count
 
 
+@lru_cache(maxsize=64)
 def pair_table(d: int) -> npt.NDArray[np.intp]:
     """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
     table = np.zeros((d, d), dtype=np.intp)
     j, k = np.triu_indices(d)
     table[j, k] = table[k, j] = np.arange(pair_count(d))
+    table.setflags(write=False)  # the same one for every caller
     return table
 
 

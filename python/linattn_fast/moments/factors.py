@@ -60,6 +60,8 @@ Group: TypeAlias = npt.NDArray[np.intp]
 def query_groups(moments: MomentSums) -> list[Group]:
     """Find the groups; one, of all queries, where the Gram is not block diagonal."""
     meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
+    if meeting[0].all():  # every coordinate meets the first
+        return [np.arange(len(meeting))]
     count, labels = groups_of(meeting)
     return [np.flatnonzero(labels == group) for group in range(count)]
 
