@@ -20,23 +20,23 @@ The bound is below lambda_min by a factor of ten to some thousands; the certific
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, lobpcg
+from scipy.linalg import eigvalsh
 
 from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
 from ..backend.interface import Backend
 from ..features.samples import Samples
-from ..linalg.cholesky import cholesky_solve, cholesky_times, equilibrate, largest_eigenvalue
+from ..linalg.cholesky import cholesky_solve, cholesky_times, equilibrate
 from ..moments.factors import query_groups
 from ..moments.sums import MomentSums
 from ..problem.interface import Problem
 from .certificate import Certificate
 from .lower_bound import positive_factor, rounded_down
+from .ritz import largest_ritz_value, smallest_ritz_value
 from .source import Source
 
 _SHIFTS = (2.0**-10, 2.0**-24)
@@ -45,12 +45,8 @@ SAMPLES_PER_FEATURE = 1.5
 """Samples of the part: its smallest eigenvalue is then about a thirtieth of the mean one."""
 _DENSE_UP_TO = 96
 """Features up to which all eigenvalues cost less than an iteration."""
-_ACCURACY = 1e-3
-"""Relative accuracy of the Lanczos iteration for lambda_min."""
-_ROUGH = 1e-2
-"""Relative accuracy of lambda_max, which is for the condition number alone."""
-_STEPS = 12
-"""Preconditioned steps that carry lambda_min over from a part to all samples."""
+STEPS = 16
+"""Products that lambda_min is estimated with, at most."""
 
 
 @dataclass(frozen=True)
@@ -65,39 +61,26 @@ class PartProof:
     """L with L L' = A, (p, p) in C order."""
     scale: Floats
     """Diagonal of D, (p,)."""
+    taken: Floats
+    """What A lacks on its diagonal, (p,), but for theta."""
 
-    def divide(self, x: Floats) -> Floats:
-        """Nearly Lambda^-1 x for x (p,), of the samples of the proof."""
-        W = self.moments.required_weight()
-        return W * self.scale * cholesky_solve(self.factor, (self.scale * x)[:, None])[:, 0]
-
-    def multiply(self, x: Floats) -> Floats:
-        """Nearly Lambda x for x (p,), of the samples of the proof."""
-        y = cholesky_times(self.factor, x / self.scale) / self.scale
-        return np.asarray(y / self.moments.required_weight())
-
-    def extreme_eigenvalues(self) -> tuple[float, float, Floats]:
-        """Estimates of the extreme eigenvalues of Lambda, and the vector of the smallest, (p,).
-
-        Of the samples of the proof; the first is a Rayleigh quotient, an upper bound on lambda_min.
-        """
-        p = len(self.scale)
+    def extreme_eigenvalues(self) -> tuple[float, float]:
+        """Estimates of the extreme eigenvalues of Lambda, of the samples of the proof."""
+        p, weight = len(self.scale), self.moments.required_weight()
         if p <= _DENSE_UP_TO:
-            values, vectors = eigh(self.moments.second_moment())
-            return float(values[0]), float(values[-1]), vectors[:, 0]
-        operator = LinearOperator((p, p), matvec=self.divide, dtype=np.float64)
-        start = np.random.default_rng(0).standard_normal(p)
-        try:
-            _, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=_ACCURACY)
-            x = vectors[:, 0]
-        except ArpackError:  # many eigenvalues within the tolerance: any of them will do
-            x = start
-            for _ in range(20):
-                x = self.divide(x)
-                x /= np.linalg.norm(x)
-        product = self.moments.gram_times(x[:, None])[:, 0] / self.moments.required_weight()
-        largest = largest_eigenvalue(self.multiply, p, tolerance=_ROUGH)
-        return float(x @ product / (x @ x)), largest, x
+            values = eigvalsh(self.moments.second_moment())
+            return float(values[0]), float(values[-1])
+
+        def times(x: Floats) -> Floats:
+            y = x / self.scale
+            return np.asarray((cholesky_times(self.factor, y) + self.taken * y) / self.scale)
+
+        def divide(x: Floats) -> Floats:
+            return self.scale * cholesky_solve(self.factor, (self.scale * x)[:, None])[:, 0]
+
+        start = divide(divide(np.random.default_rng(0).standard_normal(p)))
+        smallest, _ = smallest_ritz_value(times, divide, start, steps=STEPS)
+        return smallest / weight, largest_ritz_value(times, p, steps=STEPS // 2) / weight
 
 
 @gradual_underflow()
@@ -126,27 +109,17 @@ def prove_positive(moments: MomentSums, total_weight: float, n_samples: int) -> 
             continue
         smallest = float((1 / (scale * scale)).min())  # powers of two, so without rounding
         bound = rounded_down(shift * smallest / (total_weight * (1 + 4 * weight_error)))
-        return PartProof(bound, moments, factor, scale) if bound > 0 else None
+        return PartProof(bound, moments, factor, scale, taken) if bound > 0 else None
     return None
 
 
 def part_of(samples: Samples, per_feature: float = SAMPLES_PER_FEATURE) -> Samples | None:
-    """Evenly spaced sequences of positive weight with so many samples a feature.
+    """Evenly spaced sequences with so many samples a feature; nothing is copied.
 
     None where that is most of the data, so that the whole costs little more.
     """
-    wanted = int(np.ceil(per_feature * samples.features.count))
-    if not 1.5 * wanted < samples.n_samples:
-        return None
-    able = np.arange(samples.n_sequences)
-    if samples.weights is not None:
-        able = np.flatnonzero(samples.weights > 0)
-    last = samples.positions == "last"
-    counts = np.ones(len(able)) if last else samples.tokens.lengths[able]
-    share = min(1.0, wanted / max(float(counts.sum()), 1.0))
-    count = min(len(able), int(np.ceil(share * len(able))))
-    chosen = able[np.linspace(0, len(able) - 1, count).astype(np.intp)] if count else able
-    return samples.chosen(np.unique(chosen)) if len(chosen) else None
+    step = int(samples.n_samples // (per_feature * samples.features.count))
+    return samples.every(step) if step > 1 else None
 
 
 def prove_on_part(samples: Samples, engine: Backend) -> PartProof | None:
@@ -162,7 +135,11 @@ def prove_on_part(samples: Samples, engine: Backend) -> PartProof | None:
     return None
 
 
-def quick_certificate(problem: Problem, moments: MomentSums | None) -> Certificate | None:
+def quick_certificate(
+    problem: Problem,
+    moments: MomentSums | None,
+    estimate: Callable[[], tuple[float, float]] | None = None,
+) -> Certificate | None:
     """Certificate with a bound that one factorisation proves; None where it proves nothing.
 
     Parameters
@@ -171,13 +148,14 @@ def quick_certificate(problem: Problem, moments: MomentSums | None) -> Certifica
         The data.
     moments
         The moments of all of it, where a fit has formed them; else a part of the samples is summed.
+    estimate
+        Estimates the extreme eigenvalues of Lambda; by default the factorisation does.
     """
     samples = problem.samples
     if moments is not None:
-        n, home = moments.n_samples, moments.get()
-        proof = prove_positive(home, moments.required_weight(), n)
-        largest_weight = moments.accumulation.largest_weight
-        noise_samples = moments.required_weight() / largest_weight
+        n, weight = moments.n_samples, moments.required_weight()
+        noise_samples = weight / moments.accumulation.largest_weight
+        proof = prove_positive(moments.get(), weight, n)
     elif samples is None or problem.engine.on_device:
         return None
     else:
@@ -185,54 +163,24 @@ def quick_certificate(problem: Problem, moments: MomentSums | None) -> Certifica
         proof = prove_on_part(samples, problem.engine)
     if proof is None:
         return None
-    smallest, largest, vector = proof.extreme_eigenvalues()
-    told = f"one Cholesky factorisation of all {n} samples"
-    if moments is None:
-        smallest = _smallest_of_all(problem, proof, vector)
-        told = f"one Cholesky factorisation, of {proof.moments.n_samples} of the {n} samples"
-    smallest = max(smallest, proof.bound)
+    smallest, largest = (proof.extreme_eigenvalues if estimate is None else estimate)()
+    smallest, p = max(smallest, proof.bound), problem.features.count
+    part = "all" if moments is not None else f"{proof.moments.n_samples} of the"
     return Certificate(
         lambda_min=smallest,
         condition=largest / smallest,
         lower_bound=proof.bound,
         verdict="identifiable",
-        rank=problem.features.count,
-        dimension=problem.features.count,
+        rank=p,
+        dimension=p,
         n_samples=n,
         evidence=(
-            f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} ({told}; "
-            f"lambda_min itself is estimated, and la.certify proves a bound near it)"
+            f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} (one "
+            f"Cholesky factorisation, of {part} {n} samples); lambda_min itself is estimated, and "
+            "la.certify proves a bound close to it"
         ),
         features=problem.features,
         positions=problem.positions,
         noise_samples=noise_samples,
         source=Source(problem.features, None if moments is None else moments.fixed(), samples),
     )
-
-
-def _smallest_of_all(problem: Problem, proof: PartProof, vector: Floats) -> float:
-    """Estimate lambda_min of all samples, from above, from the eigenvector of a part.
-
-    LOBPCG with the factorisation of the part as its preconditioner: each step is one pass.
-    """
-    operator = problem.passes(keep=True).operator
-    p, W = len(vector), operator.total_weight
-
-    def times(x: Floats) -> Floats:
-        rows = np.ascontiguousarray(x.reshape(p, -1).T)
-        return np.asarray((operator.normal(rows).product / W).T.reshape(x.shape))
-
-    def precondition(x: Floats) -> Floats:
-        return np.stack([proof.divide(column) for column in x.reshape(p, -1).T], axis=1).reshape(
-            x.shape
-        )
-
-    shape = (p, p)
-    Lambda = LinearOperator(shape, matvec=times, matmat=times, dtype=np.float64)
-    inverse = LinearOperator(shape, matvec=precondition, matmat=precondition, dtype=np.float64)
-    with warnings.catch_warnings():  # that it has not converged is what "estimate" means
-        warnings.simplefilter("ignore")
-        values, _ = lobpcg(
-            Lambda, vector[:, None], M=inverse, largest=False, maxiter=_STEPS, tol=1e-30
-        )
-    return float(values[0])

@@ -77,6 +77,12 @@ class Tokens:
         offsets = self.offsets[first : last + 1] - start
         return replace(self, storage=self.storage[start:stop], offsets=offsets)
 
+    def every(self, step: int) -> Tokens:
+        """Every so many-th sequence, from the first on; nothing is copied."""
+        if self.offsets is None:
+            return replace(self, storage=self.storage[::step])
+        return Tokens(tuple(self.sequence(i) for i in range(0, len(self), step)))
+
     def chosen(self, numbers: npt.NDArray[np.intp]) -> Tokens:
         """Copies of the sequences of these numbers, as one array where they are one."""
         if not isinstance(self.storage, tuple) and self.offsets is None:

@@ -149,6 +149,11 @@ class Samples:
             weights=None if self.weights is None else self.weights[first:last],
         )
 
+    def every(self, step: int) -> Samples:
+        """Every so many-th sequence, without targets; nothing is copied."""
+        weights = None if self.weights is None else self.weights[::step]
+        return replace(self, tokens=self.tokens.every(step), targets=None, weights=weights)
+
     def chosen(self, numbers: npt.NDArray[np.intp]) -> Samples:
         """Sequences of these numbers, without their targets."""
         return replace(
