@@ -17,6 +17,7 @@ from linattn_fast.backend import chosen_layer
 from linattn_fast.data import prefixes
 from linattn_fast.data.prefixes import Prefixes
 from linattn_fast.data.tokens import as_tokens
+from linattn_fast.solvers import costs
 from linattn_fast.solvers.blocks import choice as block_choice
 from linattn_fast.solvers.blocks import groups as query_groups
 from linattn_fast.solvers.blocks import partition as query_blocks
@@ -162,7 +163,7 @@ def test_auto_takes_blocks_where_the_whole_would_take_longer(rng, monkeypatch):
     features = la.Features.active(Z)
     small = la.fit(Z, y, features=features, heads=None)
     assert small.info.solver != "blocks"
-    monkeypatch.setattr(block_choice, "_WORTH_LOOKING", 0.0)
+    monkeypatch.setattr(costs, "_WORTH_LOOKING", 0.0)
     monkeypatch.setattr(block_choice, "_SECONDS_A_BLOCK", 0.0)
     fit = la.fit(Z, y, features=features, heads=None)
     assert fit.info.solver == "blocks"
