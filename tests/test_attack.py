@@ -23,10 +23,6 @@ def test_the_slice_has_every_kind_of_data_and_every_promise():
     assert {examine(case, seed)[0] for seed, case in enumerate(cases)} == set(CLAIMS)
 
 
-@pytest.mark.xfail(
-    reason="the dual takes the rounding of features from their mean squares over all samples; here "
-    "those of one sample are nothing but rounding, and the ridge is small enough to see them"
-)
 def test_a_sample_that_is_only_rounding_counts_in_the_stated_error_of_the_dual():
     """Seed 5517 of the campaign: 2e-5 stated, 3e-3 true."""
     e, alpha = 2.0**-30, 1e-15

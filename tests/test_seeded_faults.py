@@ -22,7 +22,7 @@ from linattn_fast.moments import checkpoint, moments, sums
 from linattn_fast.moments.digests import BatchDigest
 from linattn_fast.solvers import cholesky
 from linattn_fast.solvers import dual as few_samples
-from linattn_fast.solvers.blocks import solve as block_fit
+from linattn_fast.solvers.blocks import solver as block_fit
 
 pytestmark = needs_cpu
 

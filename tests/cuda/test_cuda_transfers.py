@@ -16,7 +16,7 @@ from linattn_fast.backend.cuda import batches as cuda_batches
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(cuda_batches, "BLOCK_BYTES", 700)
+    monkeypatch.setattr(cuda_batches, "PIECE_BYTES", 700)
 
 
 def host_batch(rng, form, positions):

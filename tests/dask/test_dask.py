@@ -15,7 +15,7 @@ from conftest import EPS, plant
 import linattn_fast as la
 from linattn_fast.backend.cpu import CpuBackend
 from linattn_fast.dask.cluster import Cluster
-from linattn_fast.dask.parts import Kind, Part
+from linattn_fast.dask.parts import Part, PartSettings
 from linattn_fast.moments.factors import query_groups
 
 dask = pytest.importorskip("dask")
@@ -155,8 +155,8 @@ def test_the_answer_does_not_depend_on_the_scheduler(client):
 def test_parts_survive_a_journey_that_leaves_arrays_unaligned():
     """Sockets deliver arrays at any address."""
     Z, y, w = data()
-    kind = Kind("last", None, "auto", "float64", 1)
-    part = Part([(Z, y, w)], 0, kind)
+    settings = PartSettings("last", None, "auto", "float64", 1)
+    part = Part([(Z, y, w)], 0, settings)
     C = np.ones((2, 18))
     expected = part.gradient(C)
     buffers = []

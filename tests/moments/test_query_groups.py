@@ -278,7 +278,7 @@ def block_diagonal(blocks):
     for block in blocks:
         where = np.arange(start, start + len(block))
         whole[np.ix_(where, where)] = block
-        made.append(block_factors.Block(where, block.copy, np.diagonal(block)))
+        made.append(block_factors.DiagonalBlock(where, block.copy, np.diagonal(block)))
         start += len(block)
     return whole, made
 

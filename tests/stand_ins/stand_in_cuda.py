@@ -144,8 +144,7 @@ def accumulate(samples, *, gram, cross, energy, workspace, stream) -> None:
                     samples.weights,
                     samples.positions,
                     features=samples.features,
-                ),
-                with_gram=gram is not None,
+                )
             )
         )
     except ValueError:  # what is not finite makes sums that are not

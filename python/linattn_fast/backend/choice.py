@@ -1,4 +1,4 @@
-"""Which backend does the work: every one there is, whether it can be used here, and why."""
+"""Which backend does the work, which ones there are, and whether they can be used here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BackendInfo:
 
 
 NAMES = ("cpu", "numpy", "cuda")
-"""In the order in which "auto" prefers them; CUDA is chosen for arrays that are on a device."""
+"""The backends, as "auto" prefers them; CUDA is chosen for arrays that are on a device."""
 
 
 def _obstacle(name: str) -> str | None:
-    """Why a backend cannot be used here, or None."""
+    """What keeps a backend from being used here; None where nothing does."""
     if name == "cpu":
         return compiled.MISSING
     return cuda.obstacle() if name == "cuda" else None

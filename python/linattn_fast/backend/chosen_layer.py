@@ -1,11 +1,12 @@
 """Apply coefficients of chosen features: y = C h.
 
-A backend applies coefficients of all features. Where few are chosen, as of one-hot tokens, most of
-those are zeros, too many to write out; then, with C_l the columns of query l, (d_out, n_pairs),
+A backend applies coefficients of all features. Where few of many are chosen, as for one-hot tokens,
+writing the others out as zeros would take too much memory. Then, with C_l (d_out, n_pairs) the
+columns of query coordinate l,
 
     y = sum_l z_l C_l s
 
-over the queries that a sample has: one of them for one-hot tokens.
+where the sum is over the coordinates that are not zero: one of them for one-hot tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..features.features import Features, feature_count, pair_count
 from .interface import Backend
 
 _WRITTEN_OUT = 8 << 20
-"""Bytes of coefficients of all features that are written out without much ado."""
+"""Bytes of coefficients of all features up to which they are simply written out."""
 _BATCH_BYTES = 64 << 20
 """Bytes of s that are formed at a time."""
 
@@ -29,7 +30,7 @@ _BATCH_BYTES = 64 << 20
 def outputs_of(
     C: Floats, features: Features, tokens: Tokens, positions: Positions, engine: Backend
 ) -> Floats:
-    """C h of every query, (rows, d_out), for C (d_out, n_features)."""
+    """Outputs C h of every query, (rows, d_out), for C (d_out, n_features)."""
     few = 3 * features.n_pairs < pair_count(features.d)
     large = 8 * len(C) * feature_count(features.d) > _WRITTEN_OUT
     if few and large and not engine.on_device:

@@ -1,11 +1,10 @@
-"""The compiled CPU backend: C++ kernels behind the interface of :class:`Backend`.
-
-Below it, the normal equations in compiled code: :class:`NormalOperator` over packed samples.
-"""
+"""The compiled CPU backend, and the normal equations of a batch in compiled code."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +22,15 @@ from .interface import Precision, divergence_error, require_finite_outputs, size
 from .normal_operator import Gradient, KroneckerFactors, NormalProduct
 from .totals import Totals
 
-# Reading a number from memory costs about as much as this many multiply-adds. Where the Gram costs
-# twenty times more than one reading of the tokens, they are read once before, so that NaN is
-# reported at once; elsewhere it is found while the work is done, and nothing is kept.
 _WORK_PER_NUMBER = 20
+"""Multiply-adds that take about as long as reading one number from memory."""
+_READINGS = 20
+"""How many readings of the tokens a Gram must cost before they are read once in advance, so that
+NaN is reported at once; elsewhere it is found while the work is done."""
 
 
 def describe() -> str:
-    """Instruction set and threads in words; a wrong ``LINATTN_ISA`` raises ValueError."""
+    """Describe instruction set and threads; a wrong ``LINATTN_ISA`` raises ValueError."""
     current = core.instruction_set()
     others = [
         name if supported else f"{name} (not on this processor)"
@@ -44,7 +44,7 @@ def describe() -> str:
 
 
 def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -> bool:
-    """Whether heads are applied with fewer multiply-adds as coefficients, forming those included.
+    """Whether forming and applying coefficients takes fewer multiply-adds than applying heads.
 
     csrc/core/layer.cpp has what heads cost for one query, many, and every prefix; with coefficients
     the map sum_h V_h S Q_h of one S costs d_out d q, for any number of queries.
@@ -78,16 +78,7 @@ def _compiled(samples: Samples) -> core.Samples:
 
 def _queries(tokens: Tokens, positions: Positions) -> core.Samples:
     """Tokens that a layer is applied to, as the extension takes them."""
-    return core.Samples(
-        tokens=tokens.storage,
-        offsets=tokens.offsets,
-        targets=None,
-        target_offsets=None,
-        weights=None,
-        positions=positions,
-        pairs=None,
-        queries=None,
-    )
+    return core.Samples(tokens=tokens.storage, offsets=tokens.offsets, positions=positions)
 
 
 class CpuBackend:
@@ -95,21 +86,21 @@ class CpuBackend:
 
     name = "cpu"
     on_device = False
+    summand_sizes = staticmethod(summand_sizes)
+
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`: there is one way."""
+        return ""
 
     def moments(
-        self,
-        samples: Samples,
-        precision: Precision = "float64",
-        *,
-        with_gram: bool = True,
-        progress: Progress = None,
+        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
     ) -> Totals:
         """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
         tokens, chosen = samples.tokens, samples.features
-        shape = compact.shape(chosen, samples.positions) if with_gram else (0,)
+        shape = compact.shape(chosen, samples.positions)
         work = samples.n_columns * math.prod(shape)
-        if work > 20 * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
+        if work > _READINGS * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
             bad = core.first_non_finite(tokens.storage, tokens.offsets, threads)
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
@@ -117,7 +108,7 @@ class CpuBackend:
             found = core.accumulate(
                 _compiled(samples),
                 precision=precision,
-                with_gram=with_gram,
+                with_gram=True,
                 threads=threads,
                 progress=progress,
             )
@@ -136,19 +127,9 @@ class CpuBackend:
             accumulation=Accumulation(
                 *found.roundings, samples.longest, found.underflow, samples.largest_weight
             ),
-            magnitudes=found.sizes if with_gram and not chosen.everything else None,
+            magnitudes=None if chosen.everything else found.sizes,
             scalar_targets=samples.scalar_targets,
         )
-
-    summand_sizes = staticmethod(summand_sizes)
-
-    def path(self, precision: Precision) -> str:
-        """See :meth:`Backend.path`: there is one way."""
-        return ""
-
-    def memory(self) -> int | None:
-        """See :meth:`Backend.memory`: that of the host."""
-        return None
 
     def normal_operator(self, samples: Samples, *, keep: bool) -> CpuNormalOperator:
         """See :meth:`Backend.normal_operator`."""
@@ -193,15 +174,15 @@ class CpuBackend:
 
 
 class CpuNormalOperator:
-    """Passes over blocks of samples, on all threads, with the GIL released.
+    """The normal equations of a batch, on all threads, with the GIL released.
 
     Parameters
     ----------
     samples
         A checked batch with targets, which must not change while this object is in use.
     keep
-        Hold on to the packed samples after the first pass; else every pass makes them from the
-        tokens.
+        Whether to keep the packed samples after the first pass; else every pass packs them
+        again from the tokens.
     """
 
     def __init__(self, samples: Samples, *, keep: bool) -> None:
@@ -212,31 +193,24 @@ class CpuNormalOperator:
         self._tokens = samples.tokens
         self._equations = core.NormalEquations(_compiled(samples), keep=keep)
 
-    def _finite(self, *arrays: Floats) -> tuple[Floats, ...]:
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise non_finite_error(self._tokens)
-        return arrays
-
     def kronecker_factors(self) -> KroneckerFactors:
         """See :meth:`NormalOperator.kronecker_factors`."""
-        try:
-            sums = self._equations.kronecker_factors(get_num_threads())
-        except core.NonFiniteError:
-            raise non_finite_error(self._tokens) from None
-        return KroneckerFactors(*self._finite(*sums))
+        return KroneckerFactors(*self._pass(self._equations.kronecker_factors))
 
     def normal(self, C: Floats) -> NormalProduct:
         """See :meth:`NormalOperator.normal`."""
-        try:
-            sums = self._equations.normal(C, get_num_threads())
-        except core.NonFiniteError:
-            raise non_finite_error(self._tokens) from None
-        return NormalProduct(*self._finite(*sums))
+        return NormalProduct(*self._pass(self._equations.normal, C))
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
+        return Gradient(*self._pass(self._equations.gradient, C))
+
+    def _pass(self, operation: Callable[..., Any], *arrays: Floats) -> tuple[Floats, ...]:
+        """Make one pass over the samples; raise where its sums are not finite."""
         try:
-            sums = self._equations.gradient(C, get_num_threads())
+            sums: tuple[Floats, ...] = operation(*arrays, get_num_threads())
         except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
-        return Gradient(*self._finite(*sums))
+        if not all(np.isfinite(array).all() for array in sums):
+            raise non_finite_error(self._tokens)
+        return sums

@@ -1,4 +1,4 @@
-"""The backends: one interface, several implementations, the best available one first.
+"""What a backend computes: one interface, which numpy, C++ and CUDA implement.
 
 A backend turns checked tokens into moments and applies layers to them. ``numpy`` is the
 specification; every other one is tested against it.
@@ -19,44 +19,36 @@ from .totals import Totals
 
 Precision: TypeAlias = Literal["float64", "mixed"]
 PRECISIONS: tuple[Precision, ...] = ("float64", "mixed")
-"""Precisions of the products inside a block; "mixed" has float32 products and float64 totals."""
+"""Precisions of the Gram; "mixed" has float32 products and float64 totals."""
 
 
 class Backend(Protocol):
     """What a backend computes. Arguments are checked; results that are not finite raise."""
 
     name: str
+    """"cpu", "numpy" or "cuda"."""
     on_device: bool
     """Whether results are arrays on a CUDA device."""
 
     def moments(
-        self,
-        samples: Samples,
-        precision: Precision = "float64",
-        *,
-        with_gram: bool = True,
-        progress: Progress = None,
+        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
     ) -> Totals:
         """Sum the moments of a batch, and count how they were rounded."""
         ...
 
     def summand_sizes(self, samples: Samples) -> Floats:
-        """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), without the Gram.
+        """Sum w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries), without the Gram.
 
-        No watch is kept over underflow: these sizes scale features, and prove nothing.
+        Underflow is not looked for: these sizes scale features, and prove nothing.
         """
         ...
 
     def path(self, precision: Precision) -> str:
-        """How the Gram is formed, where there is more than one way; else empty."""
-        ...
-
-    def memory(self) -> int | None:
-        """Bytes of memory that results may take; None for that of the host."""
+        """Say how the Gram is formed, where there is more than one way; else nothing."""
         ...
 
     def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
-        """Make the normal equations of a batch; ``keep`` its samples, if memory is no concern."""
+        """Make the normal equations of a batch, which ``keep`` its packed samples if told to."""
         ...
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
@@ -70,18 +62,18 @@ class Backend(Protocol):
     def generate(
         self, V: Floats, Q: Floats, prompts: Floats, steps: int, decimals: int | None
     ) -> Floats:
-        """Continue prompts (N, n, d) by ``steps`` tokens, each the output for all before it."""
+        """Append ``steps`` tokens to prompts (N, n, d), each the output at the one before it."""
         ...
 
 
 def sizes_of(samples: Samples) -> dict[str, float]:
-    """Sizes of what is multiplied with the features, for messages."""
+    """Largest sizes of targets and weights, which a message about overflow names."""
     given = {"y": samples.targets, "sample_weight": samples.weights}
     return {name: largest_size(what) for name, what in given.items() if what is not None}
 
 
 def require_finite_outputs(y: Floats, tokens: Tokens, factors: dict[str, Floats]) -> Floats:
-    """Return outputs, or raise and name what made them overflow."""
+    """Return outputs that are finite; raise otherwise, and name what made them overflow."""
     if not module_of(y).isfinite(y).all():
         sizes = {name: largest_size(factor) for name, factor in factors.items()}
         raise non_finite_error(tokens, others=sizes)
@@ -89,7 +81,7 @@ def require_finite_outputs(y: Floats, tokens: Tokens, factors: dict[str, Floats]
 
 
 def divergence_error() -> ValueError:
-    """Say that generated tokens grow without bound."""
+    """The error that says that generated tokens grow without bound."""
     return ValueError(
         "Z0: the generated tokens overflow float64: the layer is cubic, and from this prompt its "
         "outputs grow without bound; take fewer steps, or scale the prompt or the heads"

@@ -49,19 +49,20 @@ class Gradient(NamedTuple):
     """(d_out,): sum w (y - C h)^2."""
 
 
-Sums = TypeVar("Sums", KroneckerFactors, NormalProduct, Gradient)
+PassResult = TypeVar("PassResult", KroneckerFactors, NormalProduct, Gradient)
+"""The sums that one pass over the samples returns."""
 
 
-def added(a: Sums, b: Sums) -> Sums:
-    """Results of the same name over the data of both, field by field."""
+def added(a: PassResult, b: PassResult) -> PassResult:
+    """The sums over the data of both, added field by field."""
     return type(a)(*(x + y for x, y in zip(a, b, strict=True)))
 
 
 class NormalOperator(Protocol):
-    """Data as conjugate gradients see it: sums over samples, never divided by their weight.
+    """Data as conjugate gradients see it: sums over samples, not divided by their weight.
 
-    Implementations: :class:`NumpyNormalOperator` here, the compiled one of the backend "cpu", and
-    whatever adds up several of them. Coefficients and results are float64, C-contiguous.
+    Each backend has an implementation, and :class:`linattn_fast.problem.passes.SummedOperator` adds
+    up several. Coefficients and results are float64, C-contiguous.
     """
 
     @property
@@ -70,24 +71,24 @@ class NormalOperator(Protocol):
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs."""
 
     @property
     def n_samples(self) -> int:
-        """Queries."""
+        """Number of samples."""
 
     @property
     def total_weight(self) -> float:
         """W = sum w over the samples."""
 
     def kronecker_factors(self) -> KroneckerFactors:
-        """sum w s s', sum w z z' and the diagonal of the Gram."""
+        """Sum w s s', w z z', and the diagonal of the Gram."""
 
     def normal(self, C: Floats) -> NormalProduct:
         """Multiply the Gram with C (m, p), for any number m of rows."""
 
     def gradient(self, C: Floats) -> Gradient:
-        """Gradient and squared error of C (d_out, p), from the data."""
+        """Recompute the gradient and the squared error of C (d_out, p) from the data."""
 
 
 class NumpyNormalOperator:
@@ -127,7 +128,7 @@ class NumpyNormalOperator:
             )
 
     def _outputs(self, C: Floats) -> Floats:
-        """C h, (N, m): sum over u and l of C[a,(u,l)] s_u z_l."""
+        """Outputs C h of all samples, (N, m): the sum over u and l of C[a,(u,l)] s_u z_l."""
         maps = C.reshape(len(C), self.features.n_pairs, self.features.n_queries)
         return np.stack([((self._s @ one) * self._z).sum(axis=1) for one in maps], axis=1)
 

@@ -21,7 +21,7 @@ from .normal_operator import NumpyNormalOperator
 from .totals import Totals
 
 Answer: TypeAlias = Callable[[Floats, Floats], Floats]
-"""From S (d, d) and queries (n, d) to outputs (n, d_out)."""
+"""A layer as a function from S (d, d) and queries (n, d) to outputs (n, d_out)."""
 
 _SEQUENCES_AT_ONCE = 256
 """Sequences whose samples are written out together."""
@@ -49,7 +49,11 @@ def _evaluate(layer: Answer, tokens: Tokens, positions: Positions) -> Floats:
 
 
 def narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats | None]:
-    """Columns as they are, and None; or in float32 with a largest entry near one, and scales."""
+    """Columns in the precision of their products, and what they were divided by.
+
+    For "mixed" they are float32, with a largest entry near one; otherwise they stay as they are,
+    and the second value is None.
+    """
     if precision == "float64":
         return columns, None
     xp = module_of(columns)
@@ -59,7 +63,7 @@ def narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats | Non
 
 
 def _smallest(tokens: Tokens) -> float:
-    """Smallest size of a coordinate that is not zero."""
+    """Smallest absolute value of a coordinate that is not zero."""
     return min(
         (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in tokens),
         default=np.inf,
@@ -87,19 +91,20 @@ class NumpyBackend:
     name = "numpy"
     on_device = False
 
+    def path(self, precision: Precision) -> str:
+        """See :meth:`Backend.path`: there is one way."""
+        return ""
+
+    summand_sizes = staticmethod(summand_sizes)
+
     def moments(
-        self,
-        samples: Samples,
-        precision: Precision = "float64",
-        *,
-        with_gram: bool = True,
-        progress: Progress = None,
+        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
     ) -> Totals:
         """Sum w s_u s_v z_l z_m, w y_a z_l s_u and w y_a^2 over the samples."""
         chosen, n = samples.features, samples.n_samples
         l, m = np.triu_indices(chosen.n_queries)
         u, v = np.triu_indices(chosen.n_pairs)
-        gram = np.zeros((len(u) if with_gram else 0, len(l)))
+        gram = np.zeros((len(u), len(l)))
         cross = np.zeros((samples.d_out, chosen.n_queries, chosen.n_pairs))
         energy = np.zeros(samples.d_out)
         done, magnitudes = 0, None
@@ -107,13 +112,12 @@ class NumpyBackend:
             for part in _parts(samples):
                 s, z = part.rows()  # (K, n_pairs), (K, n_queries)
                 w = part.weight_of_each()  # (K,)
-                if with_gram:
-                    left, left_scale = narrowed(s, precision)
-                    right, right_scale = narrowed(w[:, None] * z[:, l] * z[:, m], precision)
-                    products = (left[:, u] * left[:, v]).T @ right
-                    if left_scale is not None:
-                        products = (left_scale[u] * left_scale[v])[:, None] * products * right_scale
-                    gram += products
+                left, left_scale = narrowed(s, precision)
+                right, right_scale = narrowed(w[:, None] * z[:, l] * z[:, m], precision)
+                products = (left[:, u] * left[:, v]).T @ right
+                if left_scale is not None:
+                    products = (left_scale[u] * left_scale[v])[:, None] * products * right_scale
+                gram += products
                 if part.targets is not None:
                     y = part.targets.rows().astype(np.float64)
                     cross += np.einsum("k,ka,kl,ku->alu", w, y, z, s, optimize=True)
@@ -121,17 +125,17 @@ class NumpyBackend:
                 done += len(s)
                 if progress is not None:
                     progress(done)
-            if with_gram and not chosen.everything:
+            if not chosen.everything:
                 magnitudes = summand_sizes(samples)
         totals = [gram, cross, energy, *([] if magnitudes is None else [magnitudes])]
         if not all(np.isfinite(total).all() for total in totals):
             raise non_finite_error(samples.tokens, others=sizes_of(samples))
-        if compact.is_triples(chosen, samples.positions) and with_gram:
+        if compact.is_triples(chosen, samples.positions):
             # Here sum z_l z_m = S_lm, so the Gram is the third moment of s: keep w >= v.
             gram = np.concatenate([row[first:] for row, first in zip(gram, v, strict=True)])
         mixed = precision == "mixed"
         return Totals(
-            gram if with_gram else gram[:0],
+            gram,
             cross,
             energy,
             n_samples=n,
@@ -146,16 +150,6 @@ class NumpyBackend:
             magnitudes=magnitudes,
             scalar_targets=samples.scalar_targets,
         )
-
-    summand_sizes = staticmethod(summand_sizes)
-
-    def path(self, precision: Precision) -> str:
-        """See :meth:`Backend.path`: there is one way."""
-        return ""
-
-    def memory(self) -> int | None:
-        """See :meth:`Backend.memory`: that of the host."""
-        return None
 
     def normal_operator(self, samples: Samples, *, keep: bool) -> NumpyNormalOperator:
         """See :meth:`Backend.normal_operator`: the samples are always written out here."""

@@ -28,30 +28,31 @@ class Totals:
     """Sums over samples, their number and weight, and how the sums were rounded."""
 
     gram: Floats
-    """The compact Gram (:mod:`linattn_fast.features.compact`); empty where it was not wanted."""
+    """The compact Gram (:mod:`linattn_fast.features.compact`)."""
     cross: Floats
     """(d_out, n_queries, n_pairs): sum w y_a z_l s_u."""
     energy: Floats
     """(d_out,): sum w y_a^2."""
     n_samples: int
+    """Number of samples."""
     total_weight: float
-    """W."""
+    """W, the sum of their weights."""
     accumulation: Accumulation
     """How the Gram and the magnitudes were rounded."""
     magnitudes: Floats | None = None
-    """Sum w S_jj S_kk z_l^2, (n_pairs, n_queries), formed beside a Gram of chosen features with as
-    many roundings; None where all features take part, whose Gram has it."""
+    """(n_pairs, n_queries): sum w S_jj S_kk z_l^2, beside a Gram of chosen features and with as many
+    roundings; None where all features take part, whose Gram has it."""
     scalar_targets: bool = False
     """Whether all targets came without an axis of outputs."""
 
     def shared(self) -> Totals:
-        """These sums, never to be written to again, since several moments may hold them."""
+        """These sums, made read-only, since several moments may hold them."""
         for array in (self.gram, self.cross, self.energy):
             frozen(array)
         return self
 
     def placed(self, place: Callable[[Array], Array]) -> Totals:
-        """The same sums, each array where ``place`` puts it."""
+        """The same sums, with each array where ``place`` puts it."""
         return replace(
             self,
             gram=place(self.gram),
@@ -97,7 +98,7 @@ def _merged(parts: Sequence[Totals]) -> Totals:
 
 
 def _added(arrays: Sequence[Array]) -> Array:
-    """((a + b) + c) + ..., in one new array where a is."""
+    """The sum ((a + b) + c) + ..., in one new array where a is."""
     first, second, *rest = put_all(list(arrays), like=arrays[0])
     with on_device(device_of(first)):
         total: Array = first + second

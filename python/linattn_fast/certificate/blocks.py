@@ -25,7 +25,7 @@ from ..linalg.spectral import SpectralFactor
 from ..moments.sums import MomentSums
 from ..problem.in_memory import InMemory
 from ..solvers.blocks.partition import Partition, QueryBlock
-from ..solvers.blocks.solve import FactorisedBlock, SolvedBlocks
+from ..solvers.blocks.solver import FactorisedBlock, SolvedBlocks
 from ..solvers.solved import Solved, Task
 from ..system.machine import in_words, usable_memory
 from .block_coverage import BlockCoverage, BlockRange

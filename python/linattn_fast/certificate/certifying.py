@@ -14,7 +14,7 @@ from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import extreme_eigenvalues
-from ..linalg.factors import Choice, Factorisation
+from ..linalg.factors import ChosenFactor, Factorisation
 from ..linalg.spectral import SpectralFactor
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
 from ..moments.sums import MomentSums
@@ -183,7 +183,7 @@ def certifying_factor(
     if moments.n_samples < moments.dimension:
         return None
     choice = try_cholesky_of_moments(moments)
-    if isinstance(choice, Choice):
+    if isinstance(choice, ChosenFactor):
         return choice.factorisation
     require_memory(
         estimate_memory(moments.d, 0, features=moments.features)["qr"],

@@ -8,7 +8,8 @@
 Data stays where it is. Every worker turns its parts into moments, which are added up in a tree; or,
 for ``solver="pcg"`` and for refinement, it holds its parts and answers each pass with its share of
 the normal equations, of the size of the coefficients. Sums are added in the order of the parts, so
-the answer does not depend on which worker did what, when, or again because another one was lost.
+the answer does not depend on which worker did what and when, or on work that was done again because
+a worker was lost. This room makes a problem of such data and hands it to the same fit as any other.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.machine import num_threads, same_bits
 from ..system.progress import Bar
 from .cluster import Cluster
-from .parts import Kind
+from .parts import PartSettings
 
 
-def _kind(
+def _part_settings(
     positions: Positions,
     features: Features | None,
     backend: str,
     precision: Precision,
     threads: int,
-) -> Kind:
-    """Check what every part is asked for."""
+) -> PartSettings:
+    """Check what is asked of every part."""
     if features is not None:
         as_features(features, getattr(features, "d", 0))
     with num_threads(threads):  # checks it
         pass
     name = get_backend(backend).name if backend != "auto" else "auto"
-    return Kind(as_positions(positions), features, name, as_precision(precision), threads)
+    return PartSettings(as_positions(positions), features, name, as_precision(precision), threads)
 
 
 @same_bits
@@ -80,7 +81,7 @@ def moments(
     Returns
     -------
     Moments
-        In this process. Without targets, d_out is 0.
+        The moments, in this process. Without targets, d_out is 0.
 
     Examples
     --------
@@ -89,8 +90,8 @@ def moments(
     >>> lad.moments(Z, Z[:, 0])
     Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
     """
-    kind = _kind(positions, features, backend, precision, threads)
-    return Cluster(Z, y, sample_weight, kind).moments()
+    asked = _part_settings(positions, features, backend, precision, threads)
+    return Cluster(Z, y, sample_weight, asked).moments()
 
 
 @same_bits
@@ -130,13 +131,13 @@ def fit(
         Keep the data in the memory of the workers from one pass to the next. False makes every pass
         compute it again.
     progress
-        Of conjugate gradients: True shows a bar; a function is called with the iterations done and
+        For conjugate gradients: True shows a bar; a function is called with the iterations done and
         an estimate of their number. Dask has its own means for the rest.
 
     Returns
     -------
     Fit
-        In this process.
+        The layer, in this process.
 
     Examples
     --------
@@ -145,10 +146,10 @@ def fit(
     >>> lad.fit(Z, Z[:, 0]).certificate.verdict
     'identifiable'
     """
-    kind = _kind(positions, features, backend, precision, threads)
+    asked = _part_settings(positions, features, backend, precision, threads)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
-    cluster = Cluster(Z, y, sample_weight, kind)
+    cluster = Cluster(Z, y, sample_weight, asked)
     if (refusal := cluster.refusal(settings.solver)) is not None:
         raise ValueError(refusal)
     if persist:

@@ -1,7 +1,7 @@
 """Data on a Dask cluster as a problem: its parts stay on the workers, which answer with sums.
 
 Results of the parts are added up in a tree whose form never changes, so the answer does not depend
-on which worker did what, when, or again because another one was lost.
+on which worker did what and when, or on work that was done again because a worker was lost.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from ..arrays.floats import as_array
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
-from ..backend.interface import Backend, Precision
+from ..backend.interface import Precision
 from ..backend.normal_operator import Gradient
 from ..data.tokens import require_positive
 from ..features.features import Features, as_features
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
-from ..problem.interface import Passes, Report
+from ..problem.interface import Passes, ShowProgress
 from ..problem.passes import SummedOperator
-from .parts import Described, Kind, Part, merged_moments, merged_sizes, merged_sums
+from .parts import Part, PartSettings, PartSizes, merged_moments, merged_sizes, merged_sums
 
 _WIDTH = 8
-"""Results added up by one task."""
+"""Results that one task adds up."""
 
 
 def dask_module(name: str) -> Any:
@@ -40,8 +40,8 @@ def dask_module(name: str) -> Any:
         ) from error
 
 
-def _blocks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
-    """Delayed blocks of an array, cut along its first axis only."""
+def _chunks(array: Any, name: str, rows: tuple[int, ...]) -> list[Any]:
+    """Delayed chunks of an array, cut along its first axis only."""
     da = dask_module("dask.array")
     if not isinstance(array, da.Array):
         array = da.from_array(as_array(array, name), chunks=-1)
@@ -65,10 +65,10 @@ def _delayed_batches(Z: Any, y: Any, sample_weight: Any) -> list[Any]:
         rows = Z.chunks[0]
         given = {"Z": Z, "y": y, "sample_weight": sample_weight}
         columns = [
-            [None] * len(rows) if array is None else _blocks(array, name, rows)
+            [None] * len(rows) if array is None else _chunks(array, name, rows)
             for name, array in given.items()
         ]
-        return [[block] for block in zip(*columns, strict=True)]
+        return [[batch] for batch in zip(*columns, strict=True)]
     parts: list[Any] = []
     if isinstance(Z, db.Bag):
         parts = Z.to_delayed()
@@ -89,20 +89,20 @@ def _delayed_batches(Z: Any, y: Any, sample_weight: Any) -> list[Any]:
 
 
 def _is_delayed(value: object) -> bool:
-    """Tell what Dask will compute, or has computed elsewhere, from data."""
+    """Whether a value is one that Dask will compute, or has computed elsewhere."""
     is_future = type(value).__name__ == "Future" and hasattr(value, "key")
     return is_future or bool(dask_module("dask").is_dask_collection(value))
 
 
 class Cluster:
-    """The parts of the data, and sums over them; see :class:`linattn_fast.problem.interface.Problem`.
+    """The parts of the data, and sums over them; see :mod:`linattn_fast.problem.interface`.
 
     Parameters
     ----------
     Z, y, sample_weight
         As for :func:`linattn_fast.dask.fit`.
-    kind
-        What every part is asked for.
+    settings
+        What is asked of every part.
     """
 
     samples = None
@@ -110,36 +110,40 @@ class Cluster:
     modular = None
     note = ""
     bytes_to_gather = 0
+    n_columns = None  # nothing of the samples is kept in this process
 
-    def __init__(self, Z: Any, y: Any, sample_weight: Any, kind: Kind) -> None:
+    def __init__(self, Z: Any, y: Any, sample_weight: Any, settings: PartSettings) -> None:
         self._dask = dask_module("dask")
         self._batches = _delayed_batches(Z, y, sample_weight)
         self._parts: list[Any] | None = None
-        self.kind = kind
+        self.settings = settings
+        self.positions: Positions = settings.positions
+        self.precision: Precision = settings.precision
+        self.engine = get_backend(settings.backend)
 
     def persist(self) -> None:
         """Have the parts made now, and kept on the workers."""
         make = self._dask.delayed(Part, pure=False)
-        parts = (make(batches, i, self.kind) for i, batches in enumerate(self._batches))
+        parts = (make(batches, i, self.settings) for i, batches in enumerate(self._batches))
         self._parts = list(self._dask.persist(*parts))
 
     def _results(self, method: str, shared: list[Any]) -> list[Any]:
-        """Delayed results of a method of each part.
+        """Delayed results that a method has on each part.
 
-        What all tasks have in common is bound to their function: Dask looks through arguments, one
-        by one and task by task, for what it has to compute.
+        What all tasks have in common is bound to their function: Dask looks through all arguments
+        of every task for what it has to compute.
         """
         if self._parts is not None:
             call = self._dask.delayed(partial(_call, method), pure=False)
             return [call(part, *shared) for part in self._parts]
-        # In one task: a part between two tasks would invite the scheduler to move it
-        call = self._dask.delayed(partial(_make_and_call, self.kind, method), pure=False)
+        # In one task, since the scheduler might move a part between two
+        call = self._dask.delayed(partial(_make_and_call, self.settings, method), pure=False)
         return [call(batches, i, *shared) for i, batches in enumerate(self._batches)]
 
     def _total(self, add: Callable[[list[Any]], Any], method: str, *arrays: Floats) -> Any:
-        """Results of a method of each part, added up in a tree whose form never changes."""
+        """Sum the results of a method over the parts, in a tree whose form never changes."""
         delayed = self._dask.delayed
-        shared = [delayed(array, pure=False) for array in arrays]  # sent once, not a part
+        shared = [delayed(array, pure=False) for array in arrays]  # sent once, not with every part
         level = self._results(method, shared)
         while len(level) > 1:
             level = [
@@ -154,47 +158,27 @@ class Cluster:
     # ------------------------------------------------------------------------------- as a problem
 
     @cached_property
-    def sizes(self) -> Described:
-        """Sizes of all parts together; the first that is asked of the workers."""
-        found = self._total(merged_sizes, "describe")
-        assert isinstance(found, Described)
+    def sizes(self) -> PartSizes:
+        """Sizes of all parts together, for which the workers are asked first of all."""
+        found = self._total(merged_sizes, "sizes")
+        assert isinstance(found, PartSizes)
         require_positive(found.total_weight)
         return found
 
     @cached_property
     def features(self) -> Features:
         """See :attr:`Problem.features`."""
-        return as_features(self.kind.features, self.sizes.d)
-
-    @property
-    def positions(self) -> Positions:
-        """See :attr:`Problem.positions`."""
-        return self.kind.positions
+        return as_features(self.settings.features, self.sizes.d)
 
     @property
     def d_out(self) -> int:
         """See :attr:`Problem.d_out`."""
         return self.sizes.d_out
 
-    @cached_property
-    def engine(self) -> Backend:
-        """See :attr:`Problem.engine`: as in this process."""
-        return get_backend(self.kind.backend)
-
-    @property
-    def precision(self) -> Precision:
-        """See :attr:`Problem.precision`."""
-        return self.kind.precision
-
     @property
     def n_samples(self) -> int:
         """See :attr:`Problem.n_samples`."""
         return self.sizes.n_samples
-
-    @property
-    def n_columns(self) -> int | None:
-        """See :attr:`Problem.n_columns`: nothing of the samples is kept in this process."""
-        return None
 
     @property
     def scalar_targets(self) -> bool:
@@ -210,7 +194,7 @@ class Cluster:
             "'pcg'"
         )
 
-    def moments(self, progress: Report = False) -> Moments:
+    def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`; Dask shows the progress of its tasks itself."""
         found = self._total(merged_moments, "moments")
         assert isinstance(found, Moments)
@@ -243,6 +227,6 @@ def _call(method: str, part: Part, *arrays: Floats) -> Any:
 
 
 def _make_and_call(
-    kind: Kind, method: str, batches: list[object], number: int, *arrays: Floats
+    settings: PartSettings, method: str, batches: list[object], number: int, *arrays: Floats
 ) -> Any:
-    return _call(method, Part(batches, number, kind), *arrays)
+    return _call(method, Part(batches, number, settings), *arrays)

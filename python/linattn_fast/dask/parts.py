@@ -21,31 +21,31 @@ from ..backend.normal_operator import (
     KroneckerFactors,
     NormalOperator,
     NormalProduct,
-    Sums,
+    PassResult,
     added,
 )
 from ..data.sources import unpacked
 from ..features.features import Features
 from ..features.samples import Samples
 from ..moments.moments import Moments
-from ..moments.streaming import located
+from ..moments.streaming import checked_batch, located
 from ..system.machine import num_threads, same_bits
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is to be computed from every part, and how."""
+class PartSettings:
+    """What is computed from every part, and how."""
 
     positions: Positions
     features: Features | None
     backend: str
     precision: Precision
     threads: int
-    """Of one task."""
+    """Number of threads of one task."""
 
 
-class Described(NamedTuple):
-    """Sizes of a part, or of several."""
+class PartSizes(NamedTuple):
+    """Sizes of a part, or of several together."""
 
     d: int
     d_out: int
@@ -65,18 +65,18 @@ class Part:
     Parameters
     ----------
     batches
-        As :mod:`linattn_fast.data.sources` has them.
+        Batches in any form that :mod:`linattn_fast.data.sources` reads.
     number
-        For messages.
-    kind
-        The same for all parts.
+        Number of the part, for messages.
+    settings
+        What is computed, the same for all parts.
     """
 
-    def __init__(self, batches: Iterable[Any], number: int, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, batches: Iterable[Any], number: int, settings: PartSettings) -> None:
+        self.settings = settings
         self.number = number
         self._given = [unpacked(item, i) for i, item in enumerate(batches)]
-        _ = self.batches  # what is wrong is said now
+        _ = self.batches  # checked now, so that errors come early
 
     @cached_property
     def batches(self) -> list[Samples]:
@@ -84,19 +84,14 @@ class Part:
         found: list[Samples] = []
         d = d_out = None
         for batch in self._given:
-            with located(f"{batch.where} of part {self.number}"):
-                if batch.y is None and d_out:
-                    raise ValueError("y: targets are needed in every batch or in none, got None")
-                samples = Samples.checked(
-                    batch.Z,
-                    batch.y,
-                    offsets=batch.offsets,
-                    sample_weight=batch.sample_weight,
-                    positions=self.kind.positions,
-                    features=self.kind.features,
-                    d=d,
-                    d_out=0 if batch.y is None else d_out or None,
+            here = batch._replace(where=f"{batch.where} of part {self.number}")
+            if batch.y is None and d_out:
+                raise ValueError(
+                    f"y: targets are needed in every batch or in none, got None; in {here.where}"
                 )
+            outputs = 0 if batch.y is None else d_out or None
+            positions, features = self.settings.positions, self.settings.features
+            samples = checked_batch(here, positions, features, d=d, d_out=outputs)
             found.append(samples)
             d, d_out = samples.tokens.d, samples.d_out
         return found
@@ -112,17 +107,17 @@ class Part:
     @same_bits
     def moments(self) -> Moments | None:
         """Moments of the part; None when it is empty."""
-        kind, total = self.kind, None
-        with num_threads(kind.threads), located(f"part {self.number}"):
+        settings, total = self.settings, None
+        with num_threads(settings.threads), located(f"part {self.number}"):
             for samples in self.batches:
                 if total is None:
                     total = Moments(
                         samples.tokens.d,
                         samples.d_out,
-                        positions=kind.positions,
-                        features=kind.features,
-                        backend=kind.backend,
-                        precision=kind.precision,
+                        positions=settings.positions,
+                        features=settings.features,
+                        backend=settings.backend,
+                        precision=settings.precision,
                     )
                 total.add(total.totals_of(samples))
         return total
@@ -135,18 +130,18 @@ class Part:
             if samples.targets is None:
                 raise ValueError(f"y: targets are needed to fit, got None; in part {self.number}")
             chosen = samples.features
-            engine = get_backend(self.kind.backend, samples.tokens)
+            engine = get_backend(self.settings.backend, samples.tokens)
             # Packed samples are kept where they take no more memory than the tokens themselves
             packed = samples.n_samples * (chosen.n_pairs + chosen.n_queries)
             keep = packed <= samples.tokens.n_rows * samples.tokens.d
             found.append(engine.normal_operator(samples, keep=keep))
         return found
 
-    def describe(self) -> Described | None:
+    def sizes(self) -> PartSizes | None:
         """Sizes of the part; None when it is empty."""
         if not self.batches:
             return None
-        return Described(
+        return PartSizes(
             self.batches[0].tokens.d,
             self.operators[0].d_out,
             sum(operator.n_samples for operator in self.operators),
@@ -168,10 +163,10 @@ class Part:
         return self._summed(NormalOperator.gradient, C)
 
     @same_bits
-    def _summed(self, method: Callable[..., Sums], *arrays: Floats) -> Sums | None:
-        """Results of a method of the normal equations of each batch, added up."""
+    def _summed(self, method: Callable[..., PassResult], *arrays: Floats) -> PassResult | None:
+        """Sum the results that a method of the normal equations has on each batch."""
         arrays = tuple(np.require(C, np.float64, ["C", "ALIGNED"]) for C in arrays)
-        with num_threads(self.kind.threads), located(f"part {self.number}"):
+        with num_threads(self.settings.threads), located(f"part {self.number}"):
             results = (getattr(operator, method.__name__)(*arrays) for operator in self.operators)
             return reduce(added, results) if self.operators else None
 
@@ -188,8 +183,8 @@ def merged_sums(parts: list[Any]) -> Any:
     return reduce(added, found) if found else None
 
 
-def merged_sizes(parts: list[Described | None]) -> Described | None:
-    """Sizes of all parts together."""
+def merged_sizes(parts: list[PartSizes | None]) -> PartSizes | None:
+    """Add up the sizes of all parts."""
     found = [sizes for sizes in parts if sizes is not None]
     if not found:
         return None
@@ -197,7 +192,7 @@ def merged_sizes(parts: list[Described | None]) -> Described | None:
         values = {getattr(sizes, name) for sizes in found}
         if len(values) > 1:
             raise ValueError(f"{name}: all parts must agree, got {sorted(values)}")
-    return Described(
+    return PartSizes(
         found[0].d,
         found[0].d_out,
         sum(sizes.n_samples for sizes in found),

@@ -29,7 +29,7 @@ from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory
-from ..problem.interface import Problem, Report
+from ..problem.interface import Problem, ShowProgress
 from ..problem.streamed import Streamed, streamed
 from ..solvers.cholesky import accumulated
 from ..solvers.conjugate_gradients.pcg import Pcg
@@ -206,7 +206,7 @@ def fit_moments(
         return fit_problem(Accumulated(moments), settings)
 
 
-def fit_problem(problem: Problem, settings: Settings, progress: Report = False) -> Fit:
+def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = False) -> Fit:
     """Plan, solve, certify, recover heads: the way of every fit, wherever its data is."""
     resources = Resources.of(problem, settings.memory_limit)
     plan = make_plan(problem, settings, resources)

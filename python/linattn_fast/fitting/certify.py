@@ -23,9 +23,9 @@ from ..features.features import Features
 from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
-from ..problem.interface import Report
+from ..problem.interface import ShowProgress
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
-from ..solvers.blocks.solve import factorise_partition
+from ..solvers.blocks.solver import factorise_partition
 from ..solvers.costs import seconds_worth_cutting
 from ..system.machine import as_memory_limit, require_memory, same_bits, usable_memory
 from ..system.progress import Bar
@@ -106,7 +106,7 @@ def certify(
         return _certified(problem, memory_limit, progress)
 
 
-def _certified(problem: InMemory, memory_limit: int | None, progress: Report) -> Certificate:
+def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgress) -> Certificate:
     """Certificate in blocks, by counting, or from moments, whichever there is to it."""
     samples, tokens = problem.samples, problem.samples.tokens
     features = problem.features
@@ -125,7 +125,7 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: Report) ->
 
 
 def _by_moments(
-    problem: InMemory, memory_limit: int | None, progress: Report, *, spectrum: bool
+    problem: InMemory, memory_limit: int | None, progress: ShowProgress, *, spectrum: bool
 ) -> Certificate:
     """Certificate from a factorisation of the second moment."""
     require_certificate_memory(problem.features, problem.n_samples, memory_limit)

@@ -25,20 +25,20 @@ from functools import partial
 
 import numpy as np
 
+from ..arrays.device import device_memory
 from ..certificate.blocks import certify_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import certify_factorised, certify_few
 from ..certificate.estimated import certify_passes
 from ..heads.given_number import require_every_feature
 from ..heads.recovery import METHODS
-from ..linalg.factors import SOLVERS as NAMES
-from ..linalg.factors import NotSafe, Solver
+from ..linalg.factors import SOLVER_NAMES, NotSafe, Solver
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem
 from ..solvers import cholesky, dual, exact_part, orthogonal
-from ..solvers.blocks import solve as blocks
+from ..solvers.blocks import solver as blocks
 from ..solvers.blocks.choice import blocks_worth_it
-from ..solvers.conjugate_gradients import solve as conjugate_gradients
+from ..solvers.conjugate_gradients import solver as conjugate_gradients
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.costs import bytes_of, predict, predict_orthogonal, seconds_worth_cutting, what_needs
 from ..solvers.solved import Solved, Task
@@ -99,9 +99,9 @@ class Settings:
         if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
         object.__setattr__(self, "heads", as_heads(self.heads))
-        if not isinstance(self.solver, str) or self.solver not in NAMES:
+        if not isinstance(self.solver, str) or self.solver not in SOLVER_NAMES:
             raise ValueError(
-                f"solver: must be one of {', '.join(NAMES)} or Pcg(tol=...), got {self.solver!r}"
+                f"solver: must be one of {', '.join(SOLVER_NAMES)} or Pcg(tol=...), got {self.solver!r}"
             )
         object.__setattr__(self, "memory_limit", as_memory_limit(self.memory_limit))
 
@@ -191,7 +191,9 @@ class Resources:
     @classmethod
     def of(cls, problem: Problem, memory_limit: int | None) -> Resources:
         """The limit that was given, or the memory of the device or the machine."""
-        limit = problem.engine.memory() if memory_limit is None else memory_limit
+        limit = memory_limit
+        if limit is None and problem.engine.on_device:
+            limit = device_memory()
         return cls(usable_memory() if limit is None else limit, limit)
 
     def require(self, needed: int, what: str) -> None:

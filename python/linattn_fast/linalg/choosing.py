@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 from .cholesky import try_cholesky
-from .factors import Choice, Factorisation, MatrixMaker, NotSafe
+from .factors import ChosenFactor, Factorisation, MatrixMaker, NotSafe
 from .spectral import decompose
 
 
@@ -20,7 +20,7 @@ def factorise(
     steps: int = 0,
     sizes: Floats | None = None,
     scaled: bool = True,
-) -> Choice:
+) -> ChosenFactor:
     """Factorise the matrix that ``form`` makes, by the solver asked for or the one that is safe.
 
     Parameters
@@ -53,7 +53,7 @@ def choose(
     attempt: Callable[[], Factorisation | NotSafe],
     least_norm: Callable[[], Factorisation],
     solver: str,
-) -> Choice:
+) -> ChosenFactor:
     """Cholesky if ``attempt`` makes one, else what finds the solution of least norm.
 
     The rule of :func:`factorise`, for whatever way there is to do either.
@@ -64,8 +64,8 @@ def choose(
         factor = attempt()
         if not isinstance(factor, NotSafe):
             reason = "well-conditioned Gram" if solver == "auto" else reason
-            return Choice(factor, reason, time.perf_counter() - start)
+            return ChosenFactor(factor, reason, time.perf_counter() - start)
         if solver == "cholesky":
             raise np.linalg.LinAlgError(f"solver: 'cholesky' is not possible: {factor}; use 'auto'")
         reason = f"{factor}, so the solution of least norm was taken"
-    return Choice(least_norm(), reason, time.perf_counter() - start)
+    return ChosenFactor(least_norm(), reason, time.perf_counter() - start)

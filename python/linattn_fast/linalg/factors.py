@@ -38,7 +38,7 @@ MatrixMaker: TypeAlias = Callable[[], Floats]
 """Makes a fresh symmetric matrix (p, p) that may be overwritten."""
 
 Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
-SOLVERS: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
+SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """The names that callers may ask for."""
 
 EPS = float(np.finfo(np.float64).eps)
@@ -104,7 +104,7 @@ class NotSafe:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenFactor:
     """A factorisation, why it was chosen, and how long it took."""
 
     factorisation: Factorisation

@@ -1,10 +1,10 @@
 """Checkpoints: a long accumulation that was killed goes on where its last checkpoint was made.
 
 A checkpoint is a file of moments, moved into place whole, that also says how far the stream had
-been read, and has digests of the batches (:mod:`linattn_fast.moments.digests`). The stream is read again
-from its beginning: batches that were added before are compared with their digests, which takes no
-Gram, and the others are added in the same order. So the result has the bits of a run that was never
-interrupted, and other data is an error instead of an old answer.
+been read, and has digests of the batches (:mod:`linattn_fast.moments.digests`). The stream is read
+again from its beginning: batches that were added before are compared with their digests, which
+takes no Gram, and the others are added in the same order. So the result has the bits of a run that
+was never interrupted, and other data is an error instead of an old answer.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Checkpoint:
         self._saved = time.monotonic()
         self._complete = False
         self._seen: list[tuple[int, BatchDigest]] = []
-        """Where each batch ended that was added, and its digests."""
+        """Where each batch that was added ended, and its digests."""
         self._compared = 0
         """How many of them have come again."""
 
     # ------------------------------------------------------------------------------------ resuming
 
     def resume(self, empty: Moments) -> tuple[Moments, int]:
-        """Moments of what was read before, and how far that was; as given if there is no file.
+        """Read the moments so far and how far the stream was read; ``empty`` without a file.
 
         Raises
         ------
@@ -110,13 +110,13 @@ class Checkpoint:
         return moments, stream.done
 
     def _other(self, difference: str) -> ValueError:
-        """What to raise for a stream that is not the one of the file."""
+        """The error for a stream that is not the one of the file."""
         return ValueError(
             f"checkpoint: {self.path} is of another stream: {difference}; {_WHAT_TO_DO}"
         )
 
     def holds(self, batch: Batch, samples: Samples) -> bool:
-        """Tell whether the next batch was added before; one that differs is an error."""
+        """Whether the next batch was added before; one that differs is an error."""
         if self._compared == len(self._seen):
             if self._complete:
                 raise self._other(
@@ -150,12 +150,12 @@ class Checkpoint:
         self._compared = len(self._seen)
 
     def save_if_due(self, moments: Moments) -> None:
-        """Save when enough time has passed."""
+        """Save the moments when enough time has passed."""
         if time.monotonic() - self._saved >= self._every:
             self.save(moments)
 
     def finish(self, moments: Moments, resumed: int, reached: int) -> None:
-        """Save the whole, and that it is the whole, unless the file has it."""
+        """Save the moments of the whole stream, marked as complete, unless the file has them."""
         if reached < resumed:
             raise self._other(
                 f"it had read {resumed} {self._source.unit}, and this one ends after {reached}"
@@ -165,7 +165,7 @@ class Checkpoint:
             self.save(moments)
 
     def save(self, moments: Moments) -> None:
-        """Save now."""
+        """Save the moments now."""
         rows = [(end, *digest) for end, digest in self._seen]
         reached = Reached(
             self._source.unit,

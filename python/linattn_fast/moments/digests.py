@@ -1,13 +1,14 @@
-"""Digests of batches: what a checkpoint remembers of the data that it holds the sums of.
+"""Digests of batches: what a checkpoint remembers of the data whose sums it holds.
 
-A batch has one 64-bit number for its tokens, one for its targets and one for its weights. Of the
-kind of number, the width, the lengths of the sequences and all values x_1, x_2, .. in their order:
+A batch has one 64-bit number for its tokens, one for its targets and one for its weights. Each is
+made from the kind of number, the width, the lengths of the sequences and all values x_1, x_2, ..:
 
-    CRC-32 of all bytes, which sees their order,   and   the sum of the bits of all x_i
+    lower half   CRC-32 of all bytes, which sees their order
+    upper half   the sum of the bits of all x_i, modulo 2^32 - 1
 
-the first in the lower half, the second, taken modulo 2^32 - 1, in the upper one. Both run at the
-speed of memory, so they cost little beside a Gram; they tell accidents, not forgeries. The form
-that the sequences come in, one array or a list, has no part in it, nor have weights of 1.
+Both run at the speed of memory, so they cost little beside a Gram; they detect accidents, not
+forgeries. Sequences have the same digest as one array and as a list, and weights of 1 the same as
+none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..data.tokens import Tokens
 from ..features.samples import Samples
 
 _ROWS_AT_ONCE = 1 << 12
-"""Rows of short sequences that are looked at together."""
+"""Rows of short sequences that are put together."""
 
 
 class BatchDigest(NamedTuple):
@@ -51,7 +52,7 @@ def _of_rows(batch: Tokens) -> int:
 
 
 def _pieces(batch: Tokens) -> Iterator[Array]:
-    """Yield all rows, those of many short sequences a few thousand at a time."""
+    """Yield all rows; short sequences are put together to a few thousand rows."""
     if not isinstance(batch.storage, tuple):
         yield batch.storage
         return

@@ -2,13 +2,13 @@
 
     G[(u,l), (v,m)] = sum w s_u s_v z_l z_m    ("all": S_lm in the place of z_l z_m)
 
-is zero for every u and v where l and m are in different groups: of one-hot queries, every
+is zero for every u and v where l and m are in different groups; for one-hot queries, every
 coordinate is a group of its own. The p = n_pairs n_queries features then fall into blocks of
 n_pairs |group|, and factorising costs the sum of the cubes of the blocks instead of the cube of p.
 Groups are read off the sums: l and m are in one group when an entry that joins them is not exactly
-zero, or a chain of such entries leads from one to the other. Coordinates that do occur together but
-whose products cancel, to the last bit and for every u and v, are apart as well, and rightly: the
-matrix that is factorised has these zeros.
+zero, or a chain of such entries leads from one to the other. Coordinates that occur together, but
+whose products cancel to the last bit for every u and v, are apart as well, and rightly: the matrix
+that is factorised has these zeros.
 
 With A = D (Lambda + alpha I) D block diagonal, each block is factorised on its own and no p x p
 matrix is formed. Norms and eigenvalues of A are those of its blocks taken together,
@@ -46,19 +46,19 @@ from ..linalg.cholesky import (
     try_cholesky,
 )
 from ..linalg.choosing import choose
-from ..linalg.factors import MARGIN, Choice, Factorisation, MatrixMaker, NotSafe
+from ..linalg.factors import MARGIN, ChosenFactor, Factorisation, MatrixMaker, NotSafe
 from ..linalg.spectral import SpectralFactor, decompose, eigenpairs, spectral_factor
 from .sums import MomentSums
 
 Group: TypeAlias = npt.NDArray[np.intp]
-"""Ascending numbers among the queries of the features."""
+"""A group of query coordinates: their numbers among those of the features, ascending."""
 
 
 # ------------------------------------------------------------------------------------------ groups
 
 
 def query_groups(moments: MomentSums) -> list[Group]:
-    """Find the groups; one, of all queries, where the Gram is not block diagonal."""
+    """Find the groups; there is one where the Gram is not block diagonal."""
     meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
     if meeting[0].all():  # every coordinate meets the first
         return [np.arange(len(meeting))]
@@ -67,13 +67,13 @@ def query_groups(moments: MomentSums) -> list[Group]:
 
 
 def groups_of(meeting: npt.NDArray[np.bool_]) -> tuple[int, npt.NDArray[np.int32]]:
-    """How many groups there are, and which each coordinate is in, from who meets whom."""
+    """The number of groups, and the group of each coordinate, from which of them meet."""
     count, labels = connected_components(meeting.astype(np.int8), directed=False)
     return int(count), labels
 
 
 def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:
-    """Where the features (u, l) of a group are among all, (n_pairs |group|,), in their order."""
+    """Numbers of the features (u, l) of a group among all, (n_pairs |group|,), ascending."""
     starts = np.arange(features.n_pairs) * features.n_queries
     return np.asarray((starts[:, None] + group).reshape(-1))
 
@@ -81,8 +81,8 @@ def features_of_group(features: Features, group: Group) -> npt.NDArray[np.intp]:
 def moments_of(moments: MomentSums, group: Group) -> MomentSums:
     """Moments of the same samples with the queries of one group alone.
 
-    Their Gram is a diagonal block of the whole. The magnitudes of the summands are chosen along
-    where there are any; otherwise all pairs take part, and the block has them.
+    Their Gram is a diagonal block of the whole. Magnitudes of summands, where there are any, are
+    those of the group; otherwise all pairs take part, and the block has them.
     """
     features, positions = moments.features, moments.positions
     if len(group) == features.n_queries:
@@ -104,13 +104,15 @@ def moments_of(moments: MomentSums, group: Group) -> MomentSums:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One diagonal block: its features among all, and how to make the matrix."""
+class DiagonalBlock:
+    """One diagonal block of Lambda + alpha I."""
 
     features: npt.NDArray[np.intp]
+    """Numbers of its features among all."""
     form: MatrixMaker
+    """Makes its matrix."""
     sizes: Floats
-    """From which D is taken, (features,)."""
+    """Mean squares that D is taken from, one a feature."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class BlockFactor:
 
     factors: Sequence[CholeskyFactor | SpectralFactor]
     features: Sequence[npt.NDArray[np.intp]]
-    """Of each block, among all."""
+    """Numbers of the features of each block among all."""
     smallest: float
     condition: float
     level: float
@@ -127,22 +129,22 @@ class BlockFactor:
 
     @property
     def margin(self) -> float:
-        """MARGIN times the level."""
+        """The margin, MARGIN times the rounding level."""
         return MARGIN * self.level
 
     @property
     def rank(self) -> int:
-        """Sum over blocks."""
+        """Sum of the ranks of the blocks."""
         return sum(factor.rank for factor in self.factors)
 
     @property
     def uncertain(self) -> bool:
-        """Whether the rank of a block might be another."""
+        """Whether the rank of some block is in doubt."""
         return any(factor.uncertain for factor in self.factors)
 
     @property
     def scale(self) -> Floats:
-        """Diagonal of D, (p,)."""
+        """The diagonal of D, (p,)."""
         return self._each(lambda factor, _: factor.scale)
 
     def solve(self, b: Floats) -> Floats:
@@ -150,7 +152,7 @@ class BlockFactor:
         return self._each(lambda factor, where: factor.solve(b[where]), b.shape[1:])
 
     def multiply(self, x: Floats) -> Floats:
-        """(Lambda + alpha I) x for x (p,)."""
+        """Multiply Lambda + alpha I with x (p,)."""
         return self._each(lambda factor, where: factor.multiply(x[where]))
 
     def _each(
@@ -158,7 +160,7 @@ class BlockFactor:
         part: Callable[[CholeskyFactor | SpectralFactor, npt.NDArray[np.intp]], Floats],
         tail: tuple[int, ...] = (),
     ) -> Floats:
-        """Put together (p, ..) from a part of each block."""
+        """Put an array (p, ..) together from a part for each block."""
         xp = module_of(self.factors[0].scale)
         whole: Floats = xp.empty((sum(map(len, self.features)), *tail))
         for factor, features in zip(self.factors, self.features, strict=True):
@@ -167,8 +169,8 @@ class BlockFactor:
         return whole
 
 
-def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor | NotSafe:
-    """Factorise every block, or say why that is not safe for the matrix as a whole."""
+def try_cholesky_blocks(blocks: Sequence[DiagonalBlock], steps: int = 0) -> BlockFactor | NotSafe:
+    """Factorise every block by Cholesky, or say why that is not safe for the whole matrix."""
     factors = []
     for block in blocks:
         factor = try_cholesky(block.form(), steps, block.sizes)
@@ -185,10 +187,12 @@ def try_cholesky_blocks(blocks: Sequence[Block], steps: int = 0) -> BlockFactor 
     return BlockFactor(factors, where, smallest, 1 / smallest, level, "cholesky")
 
 
-def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0) -> BlockFactor:
-    """Eigendecomposition of every block; eigenvalues count by the largest of all blocks.
+def decompose_blocks(
+    blocks: Sequence[DiagonalBlock], steps: int = 0, alpha: float = 0.0
+) -> BlockFactor:
+    """Decompose every block; which eigenvalues count is decided by the largest of all blocks.
 
-    The ridge is not in the blocks yet, it is solved for in their range.
+    The blocks have no ridge yet: it is solved for in their range.
     """
     level = rounding_level(sum(len(block.features) for block in blocks), steps)
     pairs = [eigenpairs(block.form(), block.sizes) for block in blocks]
@@ -217,7 +221,7 @@ def decompose_blocks(blocks: Sequence[Block], steps: int = 0, alpha: float = 0.0
 
 
 def normal_matrix(moments: MomentSums, alpha: float) -> Callable[[], Floats]:
-    """Lambda + alpha I, formed anew at each call."""
+    """A function that forms Lambda + alpha I, anew at each call."""
 
     def form() -> Floats:
         matrix = moments.gram()
@@ -228,7 +232,7 @@ def normal_matrix(moments: MomentSums, alpha: float) -> Callable[[], Floats]:
     return form
 
 
-def _blocks(moments: MomentSums, alpha: float) -> list[Block]:
+def _blocks(moments: MomentSums, alpha: float) -> list[DiagonalBlock]:
     """The diagonal blocks of Lambda + alpha I."""
 
     def form(group: npt.NDArray[np.intp]) -> Floats:
@@ -237,12 +241,12 @@ def _blocks(moments: MomentSums, alpha: float) -> list[Block]:
     sizes = moments.feature_sizes(alpha)
     where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
     return [
-        Block(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
+        DiagonalBlock(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
         for group, features in where
     ]
 
 
-def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
+def _explained(choice: ChosenFactor, blocks: Sequence[DiagonalBlock]) -> ChosenFactor:
     if len(blocks) == 1:
         return choice
     told = f"in {len(blocks)} blocks, of queries that never occur together"
@@ -250,15 +254,17 @@ def _explained(choice: Choice, blocks: Sequence[Block]) -> Choice:
 
 
 def rounding_steps_of(moments: MomentSums) -> int:
-    """Additions that entries of the Gram have gone through, those in float32 in terms of float64.
+    """Number of float64 roundings that are as bad as those that entries of the Gram went through.
 
-    A float32 rounding is 2^29 times a float64 one; so many of random sign add up like their root.
+    A float32 rounding is 2^29 times a float64 one, and n of them, of random sign, add up to sqrt(n).
     """
     wide, narrow = moments.rounding_steps, moments.accumulation.narrow
     return wide + int(2**29 * np.sqrt(narrow))
 
 
-def factorise_moments(moments: MomentSums, alpha: float = 0.0, solver: str = "auto") -> Choice:
+def factorise_moments(
+    moments: MomentSums, alpha: float = 0.0, solver: str = "auto"
+) -> ChosenFactor:
     """Factorise Lambda + alpha I as :mod:`linattn_fast.linalg.choosing` does, in blocks if any."""
     blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
 
@@ -275,32 +281,32 @@ def factorise_moments(moments: MomentSums, alpha: float = 0.0, solver: str = "au
     return _explained(choose(attempt, least_norm, solver), blocks)
 
 
-def decompose_moments(moments: MomentSums, alpha: float) -> Choice:
+def decompose_moments(moments: MomentSums, alpha: float) -> ChosenFactor:
     """Factorise Lambda by eigenvectors, the ridge solved for in its range: of least norm."""
     start = time.perf_counter()
     blocks = _blocks(moments, 0.0)
     factor = _eigenvectors(blocks, rounding_steps_of(moments), alpha)
-    return _explained(Choice(factor, "", time.perf_counter() - start), blocks)
+    return _explained(ChosenFactor(factor, "", time.perf_counter() - start), blocks)
 
 
-def try_cholesky_of_moments(moments: MomentSums, alpha: float = 0.0) -> Choice | NotSafe:
+def try_cholesky_of_moments(moments: MomentSums, alpha: float = 0.0) -> ChosenFactor | NotSafe:
     """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
     start = time.perf_counter()
     blocks = _blocks(moments, alpha)
     factor = safe_for_ridge(_cholesky(blocks, rounding_steps_of(moments)), alpha)
     if isinstance(factor, NotSafe):
         return factor
-    choice = Choice(factor, "well-conditioned Gram", time.perf_counter() - start)
+    choice = ChosenFactor(factor, "well-conditioned Gram", time.perf_counter() - start)
     return _explained(choice, blocks)
 
 
-def _cholesky(blocks: Sequence[Block], steps: int) -> Factorisation | NotSafe:
+def _cholesky(blocks: Sequence[DiagonalBlock], steps: int) -> Factorisation | NotSafe:
     if len(blocks) == 1:
         return try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
     return try_cholesky_blocks(blocks, steps)
 
 
-def _eigenvectors(blocks: Sequence[Block], steps: int, alpha: float = 0.0) -> Factorisation:
+def _eigenvectors(blocks: Sequence[DiagonalBlock], steps: int, alpha: float = 0.0) -> Factorisation:
     if len(blocks) == 1:
         return decompose(blocks[0].form(), steps, blocks[0].sizes, alpha=alpha)
     return decompose_blocks(blocks, steps, alpha)

@@ -1,7 +1,7 @@
 """Files of moments: what :meth:`Moments.save` writes, and checkpoints, which are such files too.
 
-The format is in docs/files.md. A checkpoint has one more entry in its meta data, ``"stream"``, how
-far the stream had been read, and an array ``batches``, what the batches were.
+The format is in docs/files.md. A checkpoint also has an entry ``"stream"`` in its meta data, which
+says how far the stream had been read, and an array ``batches`` with the digests of the batches.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Reached(NamedTuple):
     total: int | None
     """How many there are, if that was known."""
     done: int
+    """How many had been read."""
     complete: bool
     """Whether the stream had ended there."""
     batches: Array | None
@@ -84,7 +85,7 @@ def read_moments(
         raise ValueError(f"path: {path} holds arrays of shape {found}, expected {expected}")
     how = Accumulation(**meta["accumulation"])
     if not features.everything and not meta.get("magnitudes_watched", False):
-        # Of older files: whether their magnitudes underflowed is not known.
+        # Older files do not tell whether their magnitudes underflowed
         how = how._replace(underflow=True)
     if meta["n_samples"] > 0:
         moments.add(

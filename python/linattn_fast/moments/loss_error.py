@@ -3,14 +3,14 @@
     W loss(C) = sum_a energy_a - 2 <C_a, cross_a> + <C_a, G C_a>
 
 cancels: its terms are of the size of the targets or, for large C, far larger, and each carries the
-rounding of its sum. With gamma and m of :mod:`linattn_fast.certificate.lower_bound`, an entry of G errs by at
-most gamma sqrt(m_e m_f), one of the cross moment by gamma sqrt(m_e energy_a) (Cauchy and Schwarz
-over the samples), and the energy by gamma times itself. Together
+rounding of its sum. With gamma and m of :mod:`linattn_fast.certificate.lower_bound`, an entry of G
+errs by at most gamma sqrt(m_e m_f), one of the cross moment by gamma sqrt(m_e energy_a) (Cauchy and
+Schwarz over the samples), and the energy by gamma times itself. Together
 
     |error of W loss| <= gamma sum_a (sum_e |C_ae| sqrt(m_e) + sqrt(energy_a))^2
 
 and evaluating the three terms adds as many roundings as their sums have terms. Residuals on the
-data have no such error, so where the data is at hand the loss is theirs.
+data have no such error, so where the data is at hand the loss is computed from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sums import MomentSums
 
 
 def loss_error(moments: MomentSums, coefficients: Floats) -> float:
-    """What ``moments.loss(coefficients)`` errs by at most; infinite where products underflow.
+    """Bound on the error of ``moments.loss(coefficients)``; infinite where products underflow.
 
     Parameters
     ----------

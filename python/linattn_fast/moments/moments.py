@@ -4,8 +4,8 @@ With h = s (x) z the features of a sample, w its weight and y its target:
 
     gram = sum w h h'    cross = sum w h y'    energy = sum w y^2    W = sum w
 
-The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.features.compact`). A sample is a
-query: the last token of a sequence, or every token.
+The Gram is kept compact, each distinct entry once (:mod:`linattn_fast.features.compact`). A sample
+is a query: the last token of a sequence, or every token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..arrays.types import Positions
 from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
-from ..data.sources import as_source
+from ..data.sources import Batch, as_source
 from ..data.tokens import as_positions
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
@@ -30,7 +30,7 @@ from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
 from .checkpoint import Checkpoint
 from .file import read_moments, write_moments
-from .streaming import accumulate
+from .streaming import accumulate, checked_batch
 from .sums import MomentSums, sum_over
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Moments(MomentSums):
         Which features take part, :class:`Features`; None is all. Where the others are left out as
         zero in the data (:meth:`Features.active`), a batch that has any of them is an error.
     precision
-        "float64", or "mixed": float32 products inside a block of 256 samples, float64 totals (see
-        docs/design.md for its error).
+        "float64", or "mixed": float32 products within 256 samples, float64 totals (see docs/design.md for
+        its error).
     backend
         "auto", "cpu", "numpy" or "cuda". "auto" is "cuda" for batches on a CUDA device.
 
@@ -177,33 +177,21 @@ class Moments(MomentSums):
             return self.add(stream._totals)
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
-        samples = self.checked(Z, y, offsets, sample_weight)
+        given = Batch(Z, y, offsets, sample_weight, end=0, where="")
+        samples = checked_batch(given, self.positions, self.features, d=self.d, d_out=self.d_out)
         warn_of_padding(samples.tokens, self.positions)
         with Bar(samples.n_samples, "moments", progress) as report:
             batch = self.totals_of(samples, report)
         return self.add(batch)
 
-    def checked(self, Z: object, y: object, offsets: object, sample_weight: object) -> Samples:
-        """Check a batch, as these moments need it."""
-        return Samples.checked(
-            Z,
-            y,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            positions=self.positions,
-            features=self.features,
-            d=self.d,
-            d_out=self.d_out,
-        )
-
     def totals_of(self, samples: Samples, progress: Progress = None) -> Totals:
-        """Sums over a checked batch, which is not added."""
+        """Sum over a checked batch, without adding it."""
         engine = get_backend(self.backend, samples.tokens)
         return sum_over(samples, engine, self.precision, progress)
 
     @classmethod
     def holding(cls, sums: MomentSums) -> Moments:
-        """Moments that go on from these sums."""
+        """Make moments that go on from these sums."""
         moments = cls(
             sums.d,
             sums.d_out,
@@ -245,7 +233,7 @@ class Moments(MomentSums):
         Returns
         -------
         Moments
-            Of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
+            The moments of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
             count as zero in the data only if they do in each part; the precision is "mixed" if
             that of any part is.
         """
@@ -267,7 +255,7 @@ class Moments(MomentSums):
             raise ValueError(f"{name}: moments to merge must agree, got {mine!r} and {theirs!r}")
 
     def _empty(self) -> Moments:
-        """Moments of the same kind, of nothing."""
+        """Make moments of the same kind that hold nothing yet."""
         return Moments(
             self.d,
             self.d_out,
@@ -280,13 +268,7 @@ class Moments(MomentSums):
     # -------------------------------------------------------------------------------------- place
 
     def get(self) -> Moments:
-        """Bring them to the host.
-
-        Returns
-        -------
-        Moments
-            The same moments on the host; these if they are there already.
-        """
+        """Bring the moments to the host; these if they are there already."""
         if self.device is None or self._totals is None:
             return self
         home = copy(self)

@@ -26,25 +26,25 @@ from ..linalg.factors import EPS, MARGIN
 from .sums import MomentSums
 
 MOST = 1 / 8
-"""delta mu up to which bounds of the first order, times 2, hold."""
+"""Largest delta mu for which twice the first-order bounds hold."""
 _LOST = 1e-300
-"""Far more than what underflow takes from a mean square."""
+"""A mean square far above what underflow takes from one."""
 
 
 @dataclass(frozen=True)
 class MomentRounding:
-    """delta and delta_b, and what is needed to say what they do."""
+    """Bounds on the rounding of moments, from which bounds on solutions follow."""
 
     second_moment: float
-    """delta."""
+    """delta, the bound on the error of Lambda in norm."""
     cross: float
-    """delta_b."""
+    """delta_b, the bound on the error of b in norm."""
     weight: float
     """Relative error of W and of sums of weights."""
 
     @classmethod
     def of(cls, moments: MomentSums, largest: float, scale: Floats | None = None) -> MomentRounding:
-        """The rounding of moments, of features times ``scale``, (p,).
+        """Bound the rounding of moments, for features times ``scale``, (p,).
 
         ``largest`` is the largest eigenvalue of Lambda in these units.
         """
@@ -64,9 +64,9 @@ class MomentRounding:
             )
 
     def coefficients(self, C: Floats, smallest: float) -> float | None:
-        """Bound on the relative error of C (d_out, p), with 1 / mu the smallest eigenvalue of M.
+        """Bound on the relative error of C (d_out, p); None where there is none below one.
 
-        None where there is none below one.
+        ``smallest`` is the smallest eigenvalue of M, 1 / mu.
         """
         size = float(np.linalg.norm(C))
         if not (smallest > 0 and self.second_moment <= MOST * smallest and size > 0):

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..arrays.types import Positions
 from ..data.read_ahead import read_ahead
-from ..data.sources import Source
-from ..features.samples import warn_of_padding
+from ..data.sources import Batch, Source
+from ..features.features import Features
+from ..features.samples import Samples, warn_of_padding
 from ..system.progress import Bar
 from .checkpoint import Checkpoint
 
@@ -18,13 +20,38 @@ if TYPE_CHECKING:
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say in which batch an argument was wrong; the message still begins with its name."""
+    """Say in which batch an argument was wrong; the message still begins with its name.
+
+    Nothing is added where ``where`` is empty: a batch that was given on its own needs no place.
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
-        if type(error) not in (TypeError, ValueError):
+        if type(error) not in (TypeError, ValueError) or not where:
             raise
         raise type(error)(f"{error}; in {where}") from error.__cause__
+
+
+def checked_batch(
+    batch: Batch,
+    positions: Positions,
+    features: Features | None = None,
+    *,
+    d: int | None = None,
+    d_out: int | None = None,
+) -> Samples:
+    """Check a batch that was read, see :meth:`Samples.checked`; errors say which batch it was."""
+    with located(batch.where):
+        return Samples.checked(
+            batch.Z,
+            batch.y,
+            offsets=batch.offsets,
+            sample_weight=batch.sample_weight,
+            positions=positions,
+            features=features,
+            d=d,
+            d_out=d_out,
+        )
 
 
 def accumulate(
@@ -35,9 +62,10 @@ def accumulate(
     *,
     doubt: bool = False,
 ) -> Moments:
-    """Moments of a whole source; ``empty`` has none yet and may come back filled.
+    """Accumulate the moments of a whole source in ``empty``, which has none yet, and return them.
 
-    With ``doubt``, a first batch that looks padded is warned of.
+    A checkpoint may return others, which it has resumed. With ``doubt``, a first batch that looks
+    padded is warned of.
     """
     total, done = (empty, 0) if checkpoint is None else checkpoint.resume(empty)
     reached = 0
@@ -47,8 +75,9 @@ def accumulate(
     ):
         for batch in batches:
             reached = batch.end
-            with located(batch.where):
-                samples = total.checked(batch.Z, batch.y, batch.offsets, batch.sample_weight)
+            samples = checked_batch(
+                batch, total.positions, total.features, d=total.d, d_out=total.d_out
+            )
             if doubt:
                 warn_of_padding(samples.tokens, total.positions)
                 doubt = False

@@ -12,8 +12,8 @@ so a feature whose mean square is up to (10 gamma)^2 m, with
     m[(j,k),l] = mean w S_jj S_kk z_l^2
 
 may be rounding in every sample. Scaled to length one, like the others, it would be taken for
-data, and a coefficient of 1e12 for an answer. Scaled by m it is where it belongs: far below
-what counts as zero, while a later input that does have it has it in full size.
+data, and a coefficient of 1e12 for an answer. Scaled by m it is far below what counts as zero, as
+it should be, while a later input that really has the feature has it in full size.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def _some_query(samples: Samples) -> bool:
 
 
 def rounding_of_feature(longest: int) -> float:
-    """10 gamma: what counts as rounding in a feature, relative to its summands."""
+    """Size up to which a feature counts as rounding, relative to its summands: 10 gamma."""
     return MARGIN * (longest + 4) * EPS / 2
 
 
 def sizes(diagonal: Floats, magnitudes: Floats, longest: int) -> Floats:
-    """Mean squares to scale features by: their own, or m for those that may be rounding.
+    """Mean squares that features are scaled by: their own, or m for those that may be rounding.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class MomentSums:
         return MomentSums(samples.features, samples.positions, samples.d_out, precision, totals)
 
     def fixed(self) -> MomentSums:
-        """The sums as they are now, whatever is added later."""
+        """The sums as they are now, which nothing is added to later."""
         return MomentSums(self.features, self.positions, self.d_out, self.precision, self._totals)
 
     def get(self) -> MomentSums:
@@ -163,12 +163,12 @@ class MomentSums:
 
     @property
     def accumulation(self) -> Accumulation:
-        """How the sums came about."""
+        """How the sums were rounded."""
         return Accumulation() if self._totals is None else self._totals.accumulation
 
     @property
     def rounding_steps(self) -> int:
-        """Additions in a row that an entry of the sums has gone through, at most."""
+        """Number of additions that an entry of the sums has gone through, at most."""
         return self.accumulation.wide
 
     @property
@@ -187,7 +187,7 @@ class MomentSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Number of bytes that the sums take."""
         return 0 if self._totals is None else self._compact_bytes
 
     def __sizeof__(self) -> int:  # what Dask takes for the memory of this object
@@ -204,13 +204,7 @@ class MomentSums:
 
     @on_own_device
     def gram(self) -> Floats:
-        """Sum of w h h'.
-
-        Returns
-        -------
-        array
-            Dense, (p, p).
-        """
+        """The Gram, the sum of w h h', as a dense matrix (p, p)."""
         p = self.dimension
         if self.device is None:
             require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
@@ -218,13 +212,7 @@ class MomentSums:
 
     @on_own_device
     def cross(self) -> Floats:
-        """Sum of w h y'.
-
-        Returns
-        -------
-        array
-            (p, d_out).
-        """
+        """The cross moment, the sum of w h y', (p, d_out)."""
         cross = self.sums.cross
         # (a, l, u) -> (u, l, a)
         rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
@@ -232,24 +220,12 @@ class MomentSums:
 
     @on_own_device
     def gram_diagonal(self) -> Floats:
-        """Diagonal of the Gram: sum of w s_u^2 z_l^2.
-
-        Returns
-        -------
-        array
-            (p,).
-        """
+        """The diagonal of the Gram, the sum of w s_u^2 z_l^2, (p,)."""
         return compact.diagonal(self.sums.gram, self.features, self.positions)
 
     @on_own_device
     def second_moment(self) -> Floats:
-        """Lambda = gram / W, the second moment of the features.
-
-        Returns
-        -------
-        array
-            Dense, (p, p).
-        """
+        """The second moment of the features, Lambda = gram / W, as a dense matrix (p, p)."""
         matrix = self.gram()
         matrix /= self.required_weight()
         return matrix
@@ -306,9 +282,10 @@ class MomentSums:
     # --------------------------------------------------------------------------------------- sizes
 
     def summand_sizes(self) -> Floats:
-        """Sum of w S_jj S_kk z_l^2 for each feature, (p,): an entry of the Gram, if all take part.
+        """Sum of w S_jj S_kk z_l^2 for each feature, (p,).
 
-        With chosen features, which may lack that entry, the same sum accumulated on its own.
+        It is an entry of the Gram if all features take part. Chosen features may lack that entry;
+        then the same sum was accumulated on its own.
         """
         totals = self.sums
         if totals.magnitudes is not None:
@@ -324,11 +301,11 @@ class MomentSums:
             return sizes(diagonal, self.summand_sizes() / weight, self.accumulation.longest)
 
     def relative_errors(self) -> tuple[float, float]:
-        """Relative rounding errors of an entry of the Gram and of a summand size, at most.
+        """Bounds on the relative rounding error of an entry of the Gram, and of a summand size.
 
-        Three S of ``longest`` + 2 roundings each, products and sums. With chosen features, summand
-        sizes are summed on their own, and in float64 always; with all of them they are entries of
-        the Gram and err like the others.
+        They count three S of ``longest`` + 2 roundings each, products and sums. With chosen
+        features, summand sizes are summed on their own, and always in float64; with all features
+        they are entries of the Gram and err like the others.
         """
         how = self.accumulation
         wide = gamma(3 * (how.longest + 2) + how.wide)

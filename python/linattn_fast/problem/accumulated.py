@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..arrays.types import Positions
 from ..backend.choice import get_backend
-from ..backend.interface import Backend, Precision
-from ..features.features import Features
+from ..backend.interface import Precision
 from ..moments.moments import Moments
 from .in_memory import InMemory
-from .interface import Passes, Report
+from .interface import Passes, ShowProgress
 
 
-@dataclass(frozen=True)
 class Accumulated:
-    """Moments in the place of the data; see :class:`Problem`."""
+    """Moments in the place of the data; see :class:`Problem`.
 
-    sums: Moments
+    Parameters
+    ----------
+    sums
+        The moments.
+    """
 
     note = ""
     samples = None
@@ -26,45 +26,16 @@ class Accumulated:
     gradient = None
     bytes_to_gather = 0
 
-    @property
-    def features(self) -> Features:
-        """See :attr:`Problem.features`."""
-        return self.sums.features
-
-    @property
-    def positions(self) -> Positions:
-        """See :attr:`Problem.positions`."""
-        return self.sums.positions
-
-    @property
-    def d_out(self) -> int:
-        """See :attr:`Problem.d_out`."""
-        return self.sums.d_out
-
-    @property
-    def engine(self) -> Backend:
-        """See :attr:`Problem.engine`."""
-        return get_backend(self.sums.backend, self.sums)
-
-    @property
-    def precision(self) -> Precision:
-        """See :attr:`Problem.precision`."""
-        return self.sums.precision
-
-    @property
-    def n_samples(self) -> int:
-        """See :attr:`Problem.n_samples`."""
-        return self.sums.n_samples
-
-    @property
-    def n_columns(self) -> int:
-        """See :attr:`Problem.n_columns`: never asked, since the sums are formed."""
-        return self.sums.n_samples
-
-    @property
-    def scalar_targets(self) -> bool:
-        """See :attr:`Problem.scalar_targets`."""
-        return self.sums.scalar_targets
+    def __init__(self, sums: Moments) -> None:
+        self.sums = sums
+        self.features = sums.features
+        self.positions: Positions = sums.positions
+        self.precision: Precision = sums.precision
+        self.d_out = sums.d_out
+        self.engine = get_backend(sums.backend, sums)
+        self.n_samples = sums.n_samples
+        self.n_columns = sums.n_samples  # never asked, since the sums are formed
+        self.scalar_targets = sums.scalar_targets
 
     def refusal(self, solver: str) -> str | None:
         """See :meth:`Problem.refusal`: moments allow what starts from the Gram."""
@@ -72,8 +43,8 @@ class Accumulated:
             return None
         return f"solver: {solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
 
-    def moments(self, progress: Report = False) -> Moments:
-        """See :meth:`Problem.moments`: these."""
+    def moments(self, progress: ShowProgress = False) -> Moments:
+        """See :meth:`Problem.moments`: they are at hand."""
         return self.sums
 
     def passes(self, *, keep: bool) -> Passes:

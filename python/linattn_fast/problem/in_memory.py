@@ -18,7 +18,7 @@ from ..exact.modular_features import ModularData
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.sums import MomentSums
 from ..system.progress import Bar
-from .interface import Passes, Report
+from .interface import Passes, ShowProgress
 
 
 class InMemory:
@@ -50,7 +50,7 @@ class InMemory:
     def of(
         cls, samples: Samples, backend: str = "auto", precision: Precision = "float64"
     ) -> InMemory:
-        """A problem from all of its samples; data that looks wrong is warned of."""
+        """Make a problem of all of its samples, and warn of data that looks wrong."""
         require_positive(samples.largest_weight)
         warn_of_padding(samples.tokens, samples.positions)
         if samples.targets is not None:
@@ -65,7 +65,7 @@ class InMemory:
             return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
         return None
 
-    def moments(self, progress: Report = False) -> MomentSums:
+    def moments(self, progress: ShowProgress = False) -> MomentSums:
         """See :meth:`Problem.moments`."""
         with Bar(self.n_samples, "moments", progress) as report:
             return MomentSums.over(self.samples, self.engine, self.precision, report)
@@ -86,12 +86,12 @@ class InMemory:
         return Passes(operator, self.samples.noise_samples, how, kept=keep)
 
     def gathered(self, memory_limit: int | None, beside: int) -> InMemory:
-        """See :meth:`Problem.gathered`: these are all."""
+        """See :meth:`Problem.gathered`: all samples are here."""
         return self
 
     @cached_property
     def modular(self) -> ModularData:
-        """See :attr:`Problem.modular`: one object, which keeps what was found."""
+        """See :attr:`Problem.modular`: one object, which keeps the ranks that it has found."""
         return ModularData.of(self.samples)
 
     def on_current_device(self) -> InMemory:

@@ -1,4 +1,4 @@
-"""The protocol of a problem: what a plan may ask about the data, and what a solver may do with it."""
+"""The protocol of a problem: what a plan asks about the data, and what a solver does with it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..moments.sums import MomentSums
 if TYPE_CHECKING:
     from .in_memory import InMemory
 
-Report: TypeAlias = bool | Callable[[int, Any], object]
-"""How progress is shown: not at all, by a bar, or by a function of (done, total)."""
+ShowProgress: TypeAlias = bool | Callable[[int, Any], object]
+"""How a caller wants progress shown: not at all, by a bar, or by a function of (done, total)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Passes:
     """Passes over all samples, one for each product with the normal equations."""
 
     operator: NormalOperator
+    """The normal equations, each product with which is one pass."""
     noise_samples: float
     """W over the largest weight of a sample."""
     how: str
@@ -80,7 +81,7 @@ class Problem(Protocol):
 
     @property
     def note(self) -> str:
-        """What the data does not allow, for ``info.reason``; empty where it allows everything."""
+        """What the data does not allow, in words; empty where it allows everything."""
         ...
 
     @property
@@ -97,7 +98,7 @@ class Problem(Protocol):
         """Say why a solver cannot work on this data, and which ones can; None where it can."""
         ...
 
-    def moments(self, progress: Report) -> MomentSums:
+    def moments(self, progress: ShowProgress) -> MomentSums:
         """Accumulate the moments of the data."""
         ...
 

@@ -1,4 +1,4 @@
-"""The data of a fit as a stream: every pass over it is one reading, a part at a time."""
+"""The data of a fit as a stream: every pass over it is one reading, a batch at a time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.moments import Moments
-from ..moments.streaming import accumulate, located
+from ..moments.streaming import accumulate, checked_batch
 from ..system.machine import require_memory
 from .in_memory import InMemory
-from .interface import Passes, Report
+from .interface import Passes, ShowProgress
 from .passes import SummedOperator
 
 
@@ -56,7 +56,7 @@ class Streamed:
 
     @property
     def n_samples(self) -> int | None:
-        """See :attr:`Problem.n_samples`: known of stored arrays."""
+        """See :attr:`Problem.n_samples`: stored arrays tell it."""
         if not isinstance(self.source, StoredArrays):
             return None
         if self.positions == "last":
@@ -94,23 +94,13 @@ class Streamed:
         )
 
     def _part(self, batch: Batch) -> Samples:
-        with located(batch.where):
-            part = Samples.checked(
-                batch.Z,
-                batch.y,
-                offsets=batch.offsets,
-                sample_weight=batch.sample_weight,
-                positions=self.positions,
-                features=self.features,
-                d=self.d,
-                d_out=self.d_out,
-            )
+        part = checked_batch(batch, self.positions, self.features, d=self.d, d_out=self.d_out)
         self.forms.add(part.scalar_targets)
         return part
 
     @contextmanager
     def _parts(self) -> Iterator[Iterator[Samples]]:
-        """One reading, part by part."""
+        """Open the source for one reading, part by part."""
         with read_ahead(self.source.read()) as batches:
             yield map(self._part, batches)
 
@@ -126,7 +116,7 @@ class Streamed:
             return None
         return ModularData(self.read, self.positions, self.features)
 
-    def moments(self, progress: Report = False) -> Moments:
+    def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""
         empty = Moments(
             self.d,
@@ -142,7 +132,7 @@ class Streamed:
         return moments
 
     def _total(self, name: str, *arguments: Floats) -> Any:
-        """Results of a method of the normal equations of each part, added up in order."""
+        """Sum, in order, the results that a method of the normal equations has on each part."""
 
         def of_part(part: Samples) -> Any:
             return getattr(self.engine.normal_operator(part, keep=False), name)(*arguments)
@@ -184,7 +174,7 @@ class Streamed:
 
 
 def _joined(parts: list[Samples]) -> Samples:
-    """All samples of some parts, which have targets, as one batch."""
+    """All samples of some parts with targets, as one batch."""
     if len(parts) == 1:
         return parts[0]
     targets = as_tokens([y for part in parts if part.targets is not None for y in part.targets])
@@ -207,19 +197,12 @@ def streamed(
     backend: str,
     precision: Precision,
 ) -> Streamed | InMemory:
-    """The problem of a source, whose first batch tells d and d_out; in memory if it is small."""
+    """Make the problem of a source, whose first batch tells d and d_out; in memory if it is small."""
     batches = source.read()
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
-    with located(first.where):
-        some = Samples.checked(
-            first.Z,
-            first.y,
-            offsets=first.offsets,
-            sample_weight=first.sample_weight,
-            positions=positions,
-        )
+    some = checked_batch(first, positions)
     assert some.targets is not None
     warn_of_padding(some.tokens, positions)
     warn_of_layout(some.tokens, some.targets, positions)
@@ -246,5 +229,5 @@ class Peeked:
     rereadable: bool = False
 
     def read(self) -> Iterator[Batch]:
-        """All batches."""
+        """Yield all batches."""
         return chain([self.first], self.rest)

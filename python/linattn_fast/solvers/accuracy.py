@@ -38,7 +38,7 @@ from ..data.tokens import Tokens
 from ..exact.exact_rank import modular_rank
 from ..exact.modular_features import ModularData
 from ..linalg.cholesky import rounding_level
-from ..linalg.factors import EPS, Choice, Factorisation
+from ..linalg.factors import EPS, ChosenFactor, Factorisation
 from ..moments.factors import rounding_steps_of
 from ..moments.sums import MomentSums
 
@@ -99,7 +99,7 @@ _ROUNDING = 1e-12
 
 def refine_on_data(
     coefficients: Floats,
-    choice: Choice,
+    choice: ChosenFactor,
     alpha: float,
     total_weight: float,
     gradient: Callable[[Floats], Gradient],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..linalg.factors import Choice, NotSafe
+from ..linalg.factors import ChosenFactor, NotSafe
 from ..moments.factors import decompose_moments, factorise_moments, try_cholesky_of_moments
 from ..moments.loss_error import loss_error
 from ..moments.sums import MomentSums
@@ -61,14 +61,14 @@ def solve_if_safe(task: Task) -> Solved | NotSafe:
     return _solved(task, choice, solution)
 
 
-def _chosen(task: Task, solver: str) -> Choice:
+def _chosen(task: Task, solver: str) -> ChosenFactor:
     moments = accumulated(task)
     with task.stages.timed("solve"):
         choice = factorise_moments(moments, task.alpha, solver)
     return replace(choice, reason=choice.reason.removeprefix("asked for").removeprefix("; "))
 
 
-def _refined(task: Task, moments: MomentSums, choice: Choice) -> Solution:
+def _refined(task: Task, moments: MomentSums, choice: ChosenFactor) -> Solution:
     """C (d_out, p), corrected on the data where that is at hand."""
     with task.stages.timed("solve"):
         C = choice.factorisation.solve(moments.cross() / moments.required_weight()).T
@@ -80,7 +80,7 @@ def _refined(task: Task, moments: MomentSums, choice: Choice) -> Solution:
         return refine_on_data(C, choice, task.alpha, weight, task.problem.gradient)
 
 
-def _solved(task: Task, choice: Choice, solution: Solution | None = None) -> Solved:
+def _solved(task: Task, choice: ChosenFactor, solution: Solution | None = None) -> Solved:
     """What a factorisation of the Gram comes to."""
     moments = accumulated(task)
     if solution is None:
@@ -88,7 +88,7 @@ def _solved(task: Task, choice: Choice, solution: Solution | None = None) -> Sol
     return solved_by_factor(task, choice, solution)
 
 
-def solved_by_factor(task: Task, choice: Choice, solution: Solution) -> Solved:
+def solved_by_factor(task: Task, choice: ChosenFactor, solution: Solution) -> Solved:
     """The solved problem of a factorisation of Lambda + alpha I, with the error of its solution."""
     moments, factor, problem = accumulated(task), choice.factorisation, task.problem
     error = error_of_factorised(solution, factor, moments, task.alpha)

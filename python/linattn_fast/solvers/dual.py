@@ -21,8 +21,10 @@ import numpy as np
 
 from ..arrays.device import module_of, put
 from ..arrays.types import Floats
+from ..backend.interface import Backend
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
+from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
 from ..linalg.cholesky import CholeskyFactor, add_to_diagonal, power_of_two_scale, try_cholesky
@@ -119,6 +121,44 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Summands:
+    """Sizes of what features are summed from, S_jj S_kk z_l^2 for S_jk z_l: rounding goes by them.
+
+    A feature errs by a few eps times the root of this, however small the feature itself is.
+    """
+
+    of_features: Floats
+    """Sum of w S_jj S_kk z_l^2 over the samples, (p,)."""
+    of_samples: Floats
+    """Sum of w S_jj S_kk z_l^2 over the features, (N,)."""
+    longest: int
+    """Number of tokens in the longest sequence, each of which adds a rounding."""
+
+    @classmethod
+    def of(cls, samples: Samples, engine: Backend) -> Summands:
+        """The sizes of a batch; infinite where they overflow."""
+        features = samples.features
+        squares = Features(features.d, np.repeat(np.arange(features.d), 2).reshape(-1, 2))
+        with np.errstate(over="ignore", invalid="ignore"):
+            diagonal, z = samples.with_features(squares).rows()  # S_jj (N, d), z (N, d)
+            j, k = features.pairs.T
+            of_samples = (diagonal[:, j] * diagonal[:, k]).sum(axis=1)
+            of_samples *= (z[:, features.queries] ** 2).sum(axis=1)
+            of_samples *= put(samples.weight_of_each(), like=z)
+            of_features = engine.summand_sizes(samples).reshape(-1)
+        return cls(of_features, of_samples, samples.longest)
+
+    def in_units(self, k: int, like: Floats) -> Summands:
+        """The sizes for features 2^k h, where another array is."""
+        with np.errstate(over="ignore"):
+            ldexp = module_of(like).ldexp
+            scaled = [
+                ldexp(put(each, like=like), 2 * k) for each in (self.of_features, self.of_samples)
+            ]
+        return Summands(scaled[0], scaled[1], self.longest)
+
+
+@dataclass(frozen=True)
 class DualSolution:
     """A solution, and how it was found."""
 
@@ -152,9 +192,7 @@ def solve(task: Task) -> Solved:
         kernel = Kernel.of(samples)
     y = samples.targets.rows().astype(np.float64)
     with task.stages.timed("solve"):
-        with np.errstate(over="ignore"):
-            sizes = gathered.engine.summand_sizes(samples).reshape(-1)
-        found = solve_dual(kernel, y, task.alpha, sizes, samples.longest)
+        found = solve_dual(kernel, y, task.alpha, Summands.of(samples, gathered.engine))
     root = kernel.root[:, None] / kernel.root.max()
     error = None
     if not (may_underflow(samples.tokens).any() or squares_underflow(samples.targets)):
@@ -174,14 +212,8 @@ def solve(task: Task) -> Solved:
     )
 
 
-def solve_dual(
-    kernel: Kernel, y: Floats, alpha: float, magnitudes: Floats, longest: int
-) -> DualSolution:
-    """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples.
-
-    ``magnitudes`` are sum w S_jj S_kk z_l^2, (p,), and ``longest`` is the length of the longest
-    sequence: what :mod:`linattn_fast.moments.sums` wants to know.
-    """
+def solve_dual(kernel: Kernel, y: Floats, alpha: float, given: Summands) -> DualSolution:
+    """Solve for targets y (N, d_out), and refine with residuals recomputed from the samples."""
     # Features 2^k h sqrt(w), largest near one; y takes its weights 2^j w on its own
     unit, k, j = kernel.in_units()
     with np.errstate(over="ignore"):
@@ -191,14 +223,13 @@ def solve_dual(
             f"alpha: {alpha:.3g} is beyond float64 in the units of these features; rescale Z"
         )
     targets = unit.root[:, None] * y
-    with np.errstate(over="ignore"):
-        summands = module_of(y).ldexp(put(magnitudes, like=y), 2 * k)
+    summands = given.in_units(k, like=y)
     factor = try_cholesky(unit.matrix(ridge), kernel.s.shape[1])
     if not isinstance(factor, NotSafe):
         found = _by_kernel(unit, targets, ridge, factor)
         if found is not None:
-            C, steps = found
-            error = _error_by_kernel(unit, targets, C, factor, summands, longest)
+            x, C, steps = found
+            error = _error_by_kernel(unit, targets, ridge, x, C, factor, summands)
             C = _back(C, k - j)
             solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
             how = "Cholesky factorisation of the kernel"
@@ -206,7 +237,7 @@ def solve_dual(
         why = "the kernel leaves more than rounding of the residuals"
     else:
         why = factor.reason.replace("Gram", "kernel")
-    own = sizes(unit.squares(), summands, longest)
+    own = sizes(unit.squares(), summands.of_features, summands.longest)
     C, spectral = _by_features(unit, targets, ridge, own)
 
     def correction(C: Floats) -> Floats:
@@ -222,13 +253,13 @@ def solve_dual(
             C,
             spectral.scale,
             condition=spectral.condition,
-            rounding=rounding_of_data(*unit.shape, longest),
+            rounding=rounding_of_data(*unit.shape, summands.longest),
             target=norm(targets),
             residual=float(np.hypot(norm(left), np.sqrt(ridge) * norm(C))),
             full_rank=spectral.rank == unit.shape[1],
             ridge=ridge,
             squares=unit.squares(),
-            summands=summands,
+            summands=summands.of_features,
         )
     C = _back(C, k - j)
     solution = Solution(C, steps, _mean_squared_error(kernel, C, y))
@@ -241,30 +272,38 @@ def solve_dual(
 def _error_by_kernel(
     kernel: Kernel,
     targets: Floats,
+    ridge: float,
+    x: Floats,
     C: Floats,
     factor: CholeskyFactor,
-    summands: Floats,
-    longest: int,
+    summands: Summands,
 ) -> float | None:
-    """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y.
+    """Bound on the relative error of C = H'x, x = (K + ridge I)^-1 y, to first order.
 
-    Residuals within rounding, u (|y| + sum |C_j| g_j), move C by that over sigma, the root of the
-    smallest eigenvalue of K + ridge I; errors u g of the features by u |C| |g| over sigma. Rounding
-    is relative to the summands g of the features.
+    Let row i of the features H err by E_i, of length at most u g_i with g_i the root of its
+    summands, and let sigma be the root of the smallest eigenvalue of K + ridge I. Then
+
+        delta C = (I - H'(K + ridge I)^-1 H) E'x - H'(K + ridge I)^-1 E C
+
+    whose first term is at most u sum_i g_i |x_i|, and whose second is at most u |g| |C| / sigma.
+    Without a ridge, |x| <= |C| / sigma, and one term tells both. With one, a sample that is nothing
+    but rounding has x_i = y_i / ridge although it adds next to nothing to C: the first term sees
+    it. Residuals within rounding, u (|y| + sum_j |C_j| g_j), add that over sigma.
     """
     xp = module_of(C)
-    u = MARGIN * rounding_of_data(*kernel.shape, longest)
+    u = MARGIN * rounding_of_data(*kernel.shape, summands.longest)
     size = norm(C)
     if size == 0:
         return 0.0 if norm(targets) == 0 else None
-    lengths = xp.sqrt(xp.maximum(summands, kernel.squares()))
+    lengths = xp.sqrt(xp.maximum(summands.of_features, kernel.squares()))
     own = norm(xp.abs(C) @ lengths)
     with np.errstate(all="ignore"):  # what is not a number is not below one
-        least = np.sqrt(factor.norm * factor.smallest) / float(
-            factor.scale.max()
-        )  # sigma, or below
+        # At most sigma
+        least = np.sqrt(factor.norm * factor.smallest) / float(factor.scale.max())
         largest = max(np.sqrt(factor.norm) / float(factor.scale.min()), norm(lengths))
         error = u * ((norm(targets) + own) / (least * size) + largest / least)
+        if ridge > 0:
+            error += u * norm(xp.sqrt(summands.of_samples) @ xp.abs(x)) / size
     return float(error) if error < 1 else None
 
 
@@ -277,8 +316,8 @@ def _back(C: Floats, k: int) -> Floats:
 
 def _by_kernel(
     kernel: Kernel, targets: Floats, ridge: float, factor: CholeskyFactor
-) -> tuple[Floats, tuple[float, ...]] | None:
-    """C and the corrections it took; None where rounding is not all that its residuals have.
+) -> tuple[Floats, Floats, tuple[float, ...]] | None:
+    """x, C = H'x and the corrections taken; None where more than rounding is left of residuals.
 
     With rho = sqrt(w) (y - C h) - ridge x, the objective of C is above the least one by at most
     |rho|^2, and rounding of features each in its own units is eps (|y| + sum |C_j| |h_j|).
@@ -295,7 +334,7 @@ def _by_kernel(
     level = MARGIN * max(kernel.s.shape[0], C.shape[1]) * EPS
     allowed = level * (xp.linalg.norm(targets, axis=0) + own)
     left = xp.linalg.norm(residual(x), axis=0)
-    return (C, steps) if bool((left <= allowed).all()) else None
+    return (x, C, steps) if bool((left <= allowed).all()) else None
 
 
 def _by_features(

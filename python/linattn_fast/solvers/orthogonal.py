@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays.device import module_of, put
 from ..arrays.types import Floats
 from ..features.samples import Samples
-from ..linalg.factors import Choice
+from ..linalg.factors import ChosenFactor
 from ..linalg.orthogonal import solve_rows
 from ..linalg.spectral import SpectralFactor
 from ..moments.sums import MomentSums
@@ -36,7 +36,7 @@ def solve(task: Task) -> Solved:
     p, reason = moments.dimension, ""
     if spectral.rank < p:
         reason = f"rank {spectral.rank} of {p}, least norm"
-    choice = Choice(spectral, reason, time.perf_counter() - start)
+    choice = ChosenFactor(spectral, reason, time.perf_counter() - start)
     with task.stages.timed("refine"):
         weight = moments.required_weight()
         solution = refine_on_data(C, choice, task.alpha, weight, problem.gradient)

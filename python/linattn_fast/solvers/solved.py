@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from ..backend.normal_operator import KroneckerFactors
 from ..linalg.factors import Factorisation
 from ..moments.sums import MomentSums
-from ..problem.interface import Passes, Problem, Report
+from ..problem.interface import Passes, Problem, ShowProgress
 from ..system.progress import Stages
 from .accuracy import Solution
 
 if TYPE_CHECKING:
-    from .blocks.solve import SolvedBlocks
+    from .blocks.solver import SolvedBlocks
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Task:
     """Whether heads follow, which take coefficients of all features."""
     memory_limit: int | None = None
     """Bytes that may be used beside the data; None for the machine's memory."""
-    progress: Report = False
+    progress: ShowProgress = False
     stages: Stages = field(default_factory=Stages)
     moments: MomentSums | None = None
     """The moments, once :func:`linattn_fast.solvers.cholesky.accumulated` has made them."""

@@ -1,7 +1,7 @@
 """The CUDA backend: kernels and cuBLAS on CuPy arrays, behind the interface of :class:`Backend`.
 
 Arrays on a device are read where they are, on their device and on CuPy's current stream; host
-arrays are brought over block by block (:mod:`linattn_fast.backend.cuda.batches`). Workspace and
+arrays are brought over piece by piece (:mod:`linattn_fast.backend.cuda.batches`). Workspace and
 results come from CuPy's memory pool, and results stay on the device. The host waits for it once a
 call, to see whether the results are finite.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...arrays.device import INSTALL, cupy, device_memory, device_of, on_device
+from ...arrays.device import INSTALL, cupy, device_of, on_device
 from ...arrays.types import Floats, Positions
 from ...data.non_finite import non_finite_error
 from ...data.tokens import Tokens, non_finite_target_error
@@ -42,16 +42,16 @@ from .paths import choose_path, emulates_float64
 _PRODUCTS = 8
 """Roundings of a summand beside the sums: its products, and a few to spare, as on the CPU."""
 _AT_ONCE = 1 << 24
-"""Numbers whose sizes are looked at together."""
+"""Numbers whose absolute values are compared together."""
 
 
 def obstacle() -> str | None:
-    """Why the backend cannot be used here, or None."""
+    """What keeps the backend from being used here; None where nothing does."""
     return extension.MISSING or _no_device() or _no_cupy()
 
 
 def _no_device() -> str | None:
-    """Why no device can be used, or None."""
+    """What keeps a device from being used; None where nothing does."""
     driver, runtime = extension.kernels.driver_version(), extension.kernels.runtime_version()
     if driver == 0:
         return "no NVIDIA driver found"
@@ -64,7 +64,7 @@ def _no_device() -> str | None:
 
 
 def _no_cupy() -> str | None:
-    """Why CuPy cannot be used, or None."""
+    """What keeps CuPy from being used; None where nothing does."""
     if importlib.util.find_spec("cupy") is None:
         return f"CuPy is not installed: {INSTALL}"
     try:
@@ -79,7 +79,7 @@ def _version(number: int) -> str:
 
 
 def describe() -> str:
-    """Devices and what the kernels are compiled for, in words."""
+    """Describe the devices, and what the kernels are compiled for."""
     count, compiled = extension.kernels.device_count(), ", ".join(extension.kernels.architectures())
     path, why = choose_path()
     devices = f"{count} device" + ("s" if count > 1 else "")
@@ -97,46 +97,36 @@ class CudaBackend:
         path, why = choose_path(precision)
         return f"{path}: {why}"
 
-    def memory(self) -> int | None:
-        """See :meth:`Backend.memory`: that of the current device."""
-        return device_memory()
-
     def moments(
-        self,
-        samples: Samples,
-        precision: Precision = "float64",
-        *,
-        with_gram: bool = True,
-        progress: Progress = None,
+        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
     ) -> Totals:
         """See :meth:`Backend.moments`."""
         chosen, positions = samples.features, samples.positions
         with on_device(samples.device):
             xp = cupy()
             by_kernels = choose_path(precision)[0] == "kernels"
-            gram: Floats = xp.zeros(compact.shape(chosen, positions) if with_gram else 0)
+            gram: Floats = xp.zeros(compact.shape(chosen, positions))
             cross: Floats = xp.zeros((samples.d_out, chosen.n_queries, chosen.n_pairs))
             energy: Floats = xp.zeros(samples.d_out)
-            with_sizes = with_gram and not chosen.everything
+            with_sizes = not chosen.everything
             sizes: Floats = xp.zeros((chosen.n_pairs, chosen.n_queries) if with_sizes else 0)
-            size_sums = cuda_blas.Sums()
+            additions = cuda_blas.AdditionCount()
             smallest = xp.full(1, np.inf)
             steps, deepest, done = 0, 0, 0
             indices = chosen_indices(chosen)
             for batch in device_batches(samples.tokens, samples.targets, samples.weights):
                 part = device_samples(batch, positions, indices)
-                if with_gram and not by_kernels:
+                if not by_kernels:
                     steps += cuda_blas.add_gram(gram, batch, positions, chosen, precision)
                     deepest = cuda_blas.CHUNK
-                elif with_gram:
+                else:
                     steps += 1
                     deepest = max(deepest, part.sizes.summation_steps)
-                sums = gram if with_gram and by_kernels else None, cross, energy
+                sums = gram if by_kernels else None, cross, energy
                 _accumulate(part, sums, with_targets=batch.targets is not None)
                 if with_sizes:
-                    cuda_blas.summand_sizes(batch, positions, chosen, sizes, size_sums)
-                if with_gram:
-                    smallest = xp.minimum(smallest, _smallest_size(batch.tokens))
+                    cuda_blas.summand_sizes(batch, positions, chosen, sizes, additions)
+                smallest = xp.minimum(smallest, _smallest_size(batch.tokens))
                 done += batch.n_rows if positions != "last" else batch.n_sequences
                 if progress is not None:
                     progress(done)
@@ -151,7 +141,7 @@ class CudaBackend:
                 n_samples=samples.n_samples,
                 total_weight=samples.total_weight,
                 accumulation=Accumulation(
-                    max(steps + deepest, size_sums.steps) + _PRODUCTS,
+                    max(steps + deepest, additions.steps) + _PRODUCTS,
                     cuda_blas.CHUNK + 3 if precision == "mixed" else 0,
                     samples.longest,
                     loose or may_underflow(float(smallest[0]), samples.weights),
@@ -166,8 +156,9 @@ class CudaBackend:
         chosen = samples.features
         with on_device(samples.device):
             total: Floats = cupy().zeros((chosen.n_pairs, chosen.n_queries))
+            additions = cuda_blas.AdditionCount()
             for batch in device_batches(samples.tokens, None, samples.weights):
-                cuda_blas.summand_sizes(batch, samples.positions, chosen, total, cuda_blas.Sums())
+                cuda_blas.summand_sizes(batch, samples.positions, chosen, total, additions)
             return total
 
     def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
@@ -252,7 +243,10 @@ def _accumulate(
 
 
 def first_non_finite(arrays: Iterable[tuple[Any, Any]]) -> list[int]:
-    """Of each (tokens, offsets), the first sequence with NaN or infinity, or -1; waits once."""
+    """Number of the first sequence with NaN or infinity in each (tokens, offsets), or -1.
+
+    The host waits for the device once.
+    """
     given = list(arrays)
     found = cupy().empty(len(given), np.int64)
     for i, (array, offsets) in enumerate(given):
@@ -279,7 +273,7 @@ def _require_finite(sums: Iterable[Floats], samples: Samples) -> None:
 
 
 def _smallest_size(array: Any) -> Any:
-    """Smallest size of a number that is not zero, (1,); infinite if there is none."""
+    """Smallest absolute value of a number that is not zero, (1,); infinite if there is none."""
     xp = cupy()
     flat, smallest = array.reshape(-1), xp.full(1, np.inf)
     for first in range(0, flat.size, _AT_ONCE):

@@ -1,14 +1,14 @@
 """Batches on a CUDA device: taken where they are, or brought from the host while others compute.
 
-Host arrays are cut into blocks of sequences. Two slots, each of pinned host memory and of device
+Host arrays are cut into pieces of some sequences each. Two slots, each of pinned host memory and of device
 memory, take turns:
 
     host     | pack 0 | pack 1 |     pack 2     |
     copying           | copy 0 | copy 1 | copy 2 |          a stream of its own
     current                    | compute 0 | compute 1 |    the caller's stream
 
-A copy waits, on the device, until the block that was in its slot has been computed with; the host
-waits for the copy before the last alone, before it packs into that slot's memory again.
+A copy waits, on the device, until the work on the piece that was in its slot is done; the host only
+waits for the copy before the last, before it packs into that slot's memory again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ...data.tokens import Tokens
 from ...features.features import Features
 from . import extension
 
-BLOCK_BYTES = 32 << 20
-"""Of host data that is copied at a time: enough to fill a card, little beside its memory."""
+PIECE_BYTES = 32 << 20
+"""Bytes of host data that are copied at a time: enough to fill a card, little beside its memory."""
 _ALIGNMENT = 256
-"""Of each array within a slot, as CuPy's pool aligns its own."""
+"""Bytes that each array within a slot is aligned to, as CuPy's pool aligns its own."""
 
 
 class DeviceBatch(NamedTuple):
@@ -48,23 +48,23 @@ class DeviceBatch(NamedTuple):
 
     @property
     def n_sequences(self) -> int:
-        """Sequences."""
+        """Number of sequences."""
         return len(self.tokens) if self.bounds is None else len(self.bounds) - 1
 
     @property
     def n_rows(self) -> int:
-        """Tokens in all sequences together."""
+        """Number of tokens in all sequences together."""
         rows: int = self.tokens.size // self.tokens.shape[-1]
         return rows
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.tokens.shape[-1])
 
     @property
     def d_out(self) -> int:
-        """Outputs; 0 without targets."""
+        """Number of outputs; 0 without targets."""
         return 0 if self.targets is None else int(self.targets.shape[-1])
 
 
@@ -82,7 +82,7 @@ def current_stream() -> int:
 
 
 def on_current_device(array: Array) -> Any:
-    """The array on the current device, in C order; as it is if that is what it was."""
+    """The array on the current device, in C order; copied only where it was not so already."""
     xp = cupy()
     return xp.ascontiguousarray(xp.asarray(array))
 
@@ -118,9 +118,9 @@ def workspace(
 def device_batches(
     tokens: Tokens, targets: Tokens | None = None, weights: Floats | None = None
 ) -> Iterator[DeviceBatch]:
-    """Yield the batch on the current device: as a whole if it is there, else block by block.
+    """Yield the batch on the current device: as a whole if it is there, else piece by piece.
 
-    Work with a block must be queued on the current stream before the next one is asked for.
+    Work on a piece must be queued on the current stream before the next one is asked for.
     """
     if tokens.device is None:
         yield from _streamed(tokens, targets, weights)
@@ -131,7 +131,7 @@ def device_batches(
 def whole_batch(
     tokens: Tokens, targets: Tokens | None = None, weights: Floats | None = None
 ) -> DeviceBatch:
-    """The batch on the current device; what is there already is not copied, but for lists."""
+    """The batch on the current device; only lists are copied where they are there already."""
     bounds = _bounds(tokens)
     storage = tokens.rows() if isinstance(tokens.storage, tuple) else tokens.storage
     return DeviceBatch(
@@ -154,9 +154,9 @@ def _bounds(tokens: Tokens) -> npt.NDArray[np.int64] | None:
 
 
 def _cuts(tokens: Tokens) -> list[int]:
-    """First sequences of the blocks, and the end: blocks of about BLOCK_BYTES, not empty."""
+    """Number of the first sequence of each piece of about PIECE_BYTES, none empty, and the end."""
     rows = np.concatenate([[0], np.cumsum(tokens.lengths)])
-    step = max(1, BLOCK_BYTES // (tokens.d * tokens.arrays[0].itemsize))
+    step = max(1, PIECE_BYTES // (tokens.d * tokens.arrays[0].itemsize))
     cuts = [0]
     while cuts[-1] < len(tokens):
         fitting = int(np.searchsorted(rows, rows[cuts[-1]] + step, side="right")) - 1
@@ -167,7 +167,7 @@ def _cuts(tokens: Tokens) -> list[int]:
 def _parts(
     tokens: Tokens, targets: Tokens | None, weights: Floats | None
 ) -> Iterator[list[list[Array] | None]]:
-    """Arrays of each block, each as the list of arrays it is put together from; None if absent."""
+    """Arrays of each piece, each as a list of arrays to put together; None if absent."""
     cuts = _cuts(tokens)
     for first, last in pairwise(cuts):
         part = tokens.part(first, last)
@@ -181,13 +181,13 @@ def _parts(
 
 
 def _nbytes(arrays: list[Array] | None) -> int:
-    """Bytes that arrays take in a slot."""
+    """Number of bytes that arrays take in a slot."""
     size = sum(array.nbytes for array in arrays or ())
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Slot:
-    """Pinned host memory and device memory for one block."""
+    """Pinned host memory and device memory for one piece."""
 
     def __init__(self, nbytes: int) -> None:
         cuda = cupy().cuda
@@ -197,7 +197,7 @@ class _Slot:
         self.used = cuda.Event(disable_timing=True)
 
     def send(self, part: list[list[Array] | None], copying: Any) -> list[Any]:
-        """Copy the arrays of a block to the device, on the stream ``copying``."""
+        """Copy the arrays of a piece to the device, on the stream ``copying``."""
         self.copied.synchronize()  # until then, the pinned memory is being read
         found: list[Any] = []
         end = 0
@@ -221,7 +221,7 @@ class _Slot:
 def _streamed(
     tokens: Tokens, targets: Tokens | None, weights: Floats | None
 ) -> Iterator[DeviceBatch]:
-    """Blocks of host data, copied while the ones before are computed with."""
+    """Yield pieces of host data, each copied while the device works on those before it."""
     parts = list(_parts(tokens, targets, weights))  # views alone
     cuda = cupy().cuda
     current, copying = cuda.get_current_stream(), cuda.Stream(non_blocking=True)

@@ -27,12 +27,13 @@ CHUNK = 1024
 """Samples that are summed by one product: an entry of the Gram is then read and written once for
 2048 flops."""
 _TOKENS = 1 << 22
-"""That are gathered or converted at a time."""
+"""Tokens that are gathered or converted at a time."""
 _LEAST_ROWS = 64
+"""Rows of a panel, at least."""
 
 
 def _panel_rows() -> int:
-    """Rows of a panel of pair products: half of the L2 cache, the rest is for the other factor."""
+    """Number of rows of a panel of pair products, which fill half of the L2 cache."""
     cache = int(cupy().cuda.Device().attributes["L2CacheSize"])
     return max(_LEAST_ROWS, cache // 2 // (8 * CHUNK))
 
@@ -40,7 +41,7 @@ def _panel_rows() -> int:
 def _dense_groups(batch: DeviceBatch, positions: Positions) -> Iterator[tuple[Any, Any]]:
     """Yield sequences of one length, (k, n, d) of float64, and their weights (k,), or None.
 
-    As many as have about CHUNK samples, and one at least.
+    They come as many at a time as have about CHUNK samples, and at least one.
     """
     xp = cupy()
     if batch.bounds is None:
@@ -71,7 +72,7 @@ class _Samples:
         self._queries = [xp.asarray(features.queries[index]) for index in pairs_of_queries]
 
     def __call__(self, Z: Any, w: Any) -> tuple[Any, Any]:
-        """s (K, n_pairs) and w z_l z_m (K, pairs of queries) of sequences Z (k, n, d)."""
+        """Form s (K, n_pairs) and w z_l z_m (K, pairs of queries) of sequences Z (k, n, d)."""
         (j, k), (l, m) = self._pairs, self._queries
         if self._positions == "causal":
             s = cupy().cumsum(Z[:, :, j] * Z[:, :, k], axis=1).reshape(-1, len(j))
@@ -105,7 +106,7 @@ def add_gram(
 
 
 class _Pairs:
-    """Rows (u, v), u <= v, by columns (l, m): panels of rows."""
+    """A Gram of rows (u, v), u <= v, and columns (l, m), formed in panels of rows."""
 
     def __init__(self, gram: Any, features: Features) -> None:
         indices = np.triu_indices(features.n_pairs)
@@ -124,11 +125,11 @@ class _Pairs:
             self._gram[part] += product
 
     def finish(self) -> None:
-        """All is in place."""
+        """Do nothing: all sums are in place."""
 
 
 class _Triples:
-    """Entries (u, v, w), u <= v <= w: for each u a square product, whose triangle is kept."""
+    """A Gram of entries (u, v, w), u <= v <= w: for each u the triangle of a square product."""
 
     def __init__(self, gram: Any, features: Features) -> None:
         q = features.n_pairs
@@ -153,23 +154,28 @@ class _Triples:
 
 
 @dataclass
-class Sums:
-    """Sums over samples that have been added to a total."""
+class AdditionCount:
+    """How many additions the summands of a total have gone through."""
 
-    count: int = 0
+    products: int = 0
+    """Number of matrix products that were added to the total."""
     longest: int = 0
-    """Samples of the largest."""
+    """Largest number of samples that one of them summed over."""
 
     @property
     def steps(self) -> int:
-        """Additions that a summand goes through, at most."""
-        return self.longest + self.count
+        """Number of additions that a summand goes through, at most."""
+        return self.longest + self.products
 
 
 def summand_sizes(
-    batch: DeviceBatch, positions: Positions, features: Features, total: Any, sums: Sums
+    batch: DeviceBatch,
+    positions: Positions,
+    features: Features,
+    total: Any,
+    additions: AdditionCount,
 ) -> None:
-    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries); ``sums`` counts along."""
+    """Add sum w S_jj S_kk z_l^2 to ``total`` (n_pairs, n_queries), and count the additions."""
     xp = cupy()
     j, k = (xp.asarray(index) for index in features.pairs.T)
     queries = xp.asarray(features.queries)
@@ -184,4 +190,5 @@ def summand_sizes(
             of_query = diagonal if positions == "all" else squares[:, -1]
         right = of_query[:, queries] if w is None else w[:, None] * of_query[:, queries]
         total += (diagonal[:, j] * diagonal[:, k]).T @ right
-        sums.count, sums.longest = sums.count + 1, max(sums.longest, len(right))
+        additions.products += 1
+        additions.longest = max(additions.longest, len(right))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ...arrays.types import Floats
 from ...data.non_finite import non_finite_error
 from ...data.tokens import non_finite_target_error
 from ...features.samples import Samples
-from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, Sums, added
+from ..normal_operator import Gradient, KroneckerFactors, NormalProduct, PassResult, added
 from . import extension
 from .batches import (
     DeviceBatch,
@@ -26,12 +26,15 @@ from .batches import (
     workspace,
 )
 
+RowResult = TypeVar("RowResult", NormalProduct, Gradient)
+"""The result of a pass with coefficients."""
+
 _SHARE = 2
-"""What is kept on the device may take up one part in so many of what is free there."""
+"""What is kept may take up one part in this many of the free memory of the device."""
 
 
 class CudaNormalOperator:
-    """Passes over the data by our kernels; coefficients and results of size p on the device.
+    """The normal equations by our kernels; coefficients and results of size p are on the device.
 
     Energies and squared errors, one number an output, are on the host, where conjugate gradients
     decide by them.
@@ -41,8 +44,8 @@ class CudaNormalOperator:
     samples
         A checked batch with targets, which must not change while this object is in use.
     keep
-        Hold on to the samples of tokens on a device after the first pass, and to host tokens on the
-        device, where its free memory allows; else every pass makes them anew.
+        Whether to keep, where the free memory of the device allows, the samples of its tokens
+        after the first pass, and copies of host tokens; else every pass makes them anew.
     """
 
     def __init__(self, samples: Samples, *, keep: bool) -> None:
@@ -60,11 +63,11 @@ class CudaNormalOperator:
             self._kept = self._kept_samples(keep)
 
     def _free(self) -> int:
-        """Bytes of device memory that may be taken for what is kept."""
+        """Number of bytes of device memory that may be taken for what is kept."""
         return int(cupy().cuda.Device().mem_info[0]) // _SHARE
 
     def _whole_batch(self, keep: bool) -> DeviceBatch | None:
-        """All of the data on the device, if it is there or is to be kept there; else None."""
+        """The whole batch on the device, if it is there or is to be kept there; else None."""
         tokens, targets, weights = self._data
         size = sum(array.nbytes for array in (*tokens.arrays, *targets.arrays))
         if tokens.device is None and not (keep and size <= self._free()):
@@ -93,7 +96,7 @@ class CudaNormalOperator:
     def _memory(
         self, operation: str, samples: extension.kernels.Samples, m: int = 0
     ) -> dict[str, Any]:
-        """What every pass is handed beside its own arrays."""
+        """Keyword arguments of every pass: kept samples, workspace and stream."""
         space = workspace(operation, samples, m=m, kept=self._kept is not None)
         return {"kept": self._kept, "workspace": space, "stream": current_stream()}
 
@@ -105,7 +108,7 @@ class CudaNormalOperator:
         home = targets.put(np.zeros(0))
         raise non_finite_target_error(home, self._positions) or non_finite_error(tokens)
 
-    def _total(self, of_batch: Callable[[DeviceBatch], Sums]) -> Sums:
+    def _total(self, of_batch: Callable[[DeviceBatch], PassResult]) -> PassResult:
         """Sum over the batches; each is queued before the next is asked for."""
         return reduce(added, map(of_batch, self._batches()))
 
@@ -132,44 +135,29 @@ class CudaNormalOperator:
 
     def normal(self, C: Floats) -> NormalProduct:
         """See :meth:`NormalOperator.normal`."""
-
-        def of_batch(batch: DeviceBatch) -> NormalProduct:
-            product, energy = cupy().empty(rows.shape), cupy().empty(len(rows))
-            samples = self._samples(batch)
-            extension.kernels.normal(
-                samples,
-                coefficients=rows,
-                product=product,
-                energy=energy,
-                **self._memory("normal", samples, len(rows)),
-            )
-            return NormalProduct(product, energy)
-
-        with on_device(self._device):
-            rows = on_current_device(C)
-            product, energy = self._total(of_batch)
-            energy = to_host(energy)
-        self._require_finite(energy)
-        return NormalProduct(product, energy)
+        return self._rows(NormalProduct, extension.kernels.normal, C, m=len(C))
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
+        return self._rows(Gradient, extension.kernels.gradient, C)
 
-        def of_batch(batch: DeviceBatch) -> Gradient:
-            gradient, squared_error = cupy().empty(rows.shape), cupy().empty(len(rows))
+    def _rows(
+        self, result: type[RowResult], operation: Callable[..., None], C: Floats, m: int = 0
+    ) -> RowResult:
+        """Make a pass whose result has an array like C (m, p) and one number a row, (m,)."""
+        rows: Floats
+
+        def of_batch(batch: DeviceBatch) -> RowResult:
+            arrays = cupy().empty(rows.shape), cupy().empty(len(rows))
+            named = dict(zip(result._fields, arrays, strict=True))
             samples = self._samples(batch)
-            extension.kernels.gradient(
-                samples,
-                coefficients=rows,
-                gradient=gradient,
-                squared_error=squared_error,
-                **self._memory("gradient", samples),
-            )
-            return Gradient(gradient, squared_error)
+            memory = self._memory(operation.__name__, samples, m)
+            operation(samples, coefficients=rows, **named, **memory)
+            return result(*arrays)
 
         with on_device(self._device):
             rows = on_current_device(C)
-            gradient, squared_error = self._total(of_batch)
-            squared_error = to_host(squared_error)
-        self._require_finite(squared_error)
-        return Gradient(gradient, squared_error)
+            array, numbers = self._total(of_batch)
+            numbers = to_host(numbers)
+        self._require_finite(numbers)
+        return result(array, numbers)

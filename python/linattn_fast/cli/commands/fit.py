@@ -9,7 +9,7 @@ from typing import Any
 from ...backend.interface import PRECISIONS
 from ...fitting.call import fit
 from ...fitting.result import Fit
-from ...linalg.factors import SOLVERS
+from ...linalg.factors import SOLVER_NAMES
 from ...system import tables
 from ...system.machine import in_words
 from ..arguments import (
@@ -61,7 +61,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "with at most so many [minimal]",
     )
     parser.add_argument(
-        "--solver", choices=SOLVERS, default="auto", help="what solves the equations [auto]"
+        "--solver", choices=SOLVER_NAMES, default="auto", help="what solves the equations [auto]"
     )
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="float64", help="of the Gram [float64]"

@@ -1,6 +1,6 @@
 """Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
 
-1. Solve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.solvers.conjugate_gradients.whitening`).
+1. RestartedSolve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.solvers.conjugate_gradients.whitening`).
 2. Restart from residuals recomputed from the data: what the passes have rounded is found again
    there, so the result is as exact as that of an orthogonal method. Every correction is seen to
    help on the data, output by output, or is not taken.
@@ -26,7 +26,7 @@ from ...linalg.factors import EPS
 from ...system.progress import Watch
 from ..accuracy import Solution
 from .coefficient_error import Point, norms
-from .restarts import Solve
+from .restarts import RestartedSolve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
 _FLOOR = 1e-15
@@ -109,7 +109,7 @@ def solve_pcg(
     tol: float | None = None,
     larger: Floats | None = None,
 ) -> PcgSolution:
-    """Solve for the coefficients, all outputs at once.
+    """RestartedSolve for the coefficients, all outputs at once.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def solve_pcg(
         Mean squares of the features' summands over those of the features, (p,), where they are
         known; with all features they are bounded in any case.
     """
-    solve = Solve(operator, alpha, watch, tol, larger)
+    solve = RestartedSolve(operator, alpha, watch, tol, larger)
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused later
             return _solved(solve)
@@ -137,7 +137,7 @@ def solve_pcg(
         raise
 
 
-def _solved(solve: Solve) -> PcgSolution:
+def _solved(solve: RestartedSolve) -> PcgSolution:
     operator, alpha, factors = solve.operator, solve.alpha, solve.factors
     weight = operator.total_weight
     whitening = whiten(factors, weight, alpha, operator.features)
@@ -208,7 +208,7 @@ def _in_words(error: float, tol: float | None, unknown: str) -> str:
     return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
 
 
-def _error(solve: Solve, whitening: Whitening, point: Point) -> float:
+def _error(solve: RestartedSolve, whitening: Whitening, point: Point) -> float:
     """Bound on the relative error of the coefficients."""
     error = solve.error(point, whitening)
     if solve.kappa > 0 or error <= _GOOD:
@@ -219,7 +219,7 @@ def _error(solve: Solve, whitening: Whitening, point: Point) -> float:
 
 
 def _one_of_many(
-    solve: Solve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
+    solve: RestartedSolve, whitening: Whitening, point: Point, seen: bool, reasons: list[str]
 ) -> tuple[Point, tuple[float, ...], bool]:
     """The solution of least norm where the second moment is singular, else the best one found.
 
@@ -245,7 +245,7 @@ def _one_of_many(
 
 
 def _of_least_norm(
-    solve: Solve, whitening: Whitening, point: Point
+    solve: RestartedSolve, whitening: Whitening, point: Point
 ) -> tuple[Point, tuple[float, ...]] | None:
     """The solution that plain iterations find from zero, if it is as good, and of least norm."""
     plain = PlainCoordinates(len(whitening.left), len(whitening.right))
@@ -259,7 +259,7 @@ def _of_least_norm(
     return found, steps
 
 
-def _is_of_least_norm(solve: Solve, plain: PlainCoordinates, point: Point) -> bool:
+def _is_of_least_norm(solve: RestartedSolve, plain: PlainCoordinates, point: Point) -> bool:
     """Whether coefficients are what plain iterations make of Lambda C, so without null directions.
 
     These find the part of C that is orthogonal to the null directions, on another way than C was
@@ -278,7 +278,7 @@ def _seen(point: Point, factors: KroneckerFactors) -> Point:
     return Point(C, point.gradient, point.squared_error)
 
 
-def _left_out_is_seen(solve: Solve, whitening: Whitening) -> bool:
+def _left_out_is_seen(solve: RestartedSolve, whitening: Whitening) -> bool:
     """Whether the data sees directions D that count as zero in A and B, by more than rounding.
 
     A and B are Grams, in which singular values of the features below sqrt(eps) are lost. Outputs

@@ -38,7 +38,7 @@ def iteration_limit(dimension: int) -> int:
     return int(np.clip(2 * dimension, _LEAST_LIMIT, _MOST_LIMIT))
 
 
-class Solve:
+class RestartedSolve:
     """Solves with one operator, counting iterations over restarts."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Solve:
         return change
 
     def first(self, coordinates: Coordinates, floor: Floats) -> tuple[Point, Iterate]:
-        """Solve from zero; never worse than zero."""
+        """RestartedSolve from zero; never worse than zero."""
         C = self.correction(coordinates, self.zero, floor)
         return self.better_of(self.at(C), self.zero), self.state
 

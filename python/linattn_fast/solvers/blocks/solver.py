@@ -18,7 +18,7 @@ from ...data.prefixes import Numbers
 from ...features.features import feature_count
 from ...features.samples import Samples
 from ...problem.in_memory import InMemory
-from ...problem.interface import Report
+from ...problem.interface import ShowProgress
 from ...system.machine import require_memory
 from ...system.progress import Bar
 from ..accuracy import Solution, confirmed, norm, squares_underflow
@@ -116,7 +116,7 @@ def solve_partition(task: Task, problem: InMemory, cut: Partition) -> Solved:
     )
 
 
-def factorise_partition(cut: Partition, progress: Report) -> SolvedBlocks:
+def factorise_partition(cut: Partition, progress: ShowProgress) -> SolvedBlocks:
     """Factorise every block of Lambda, without targets."""
     factorised: list[FactorisedBlock] = []
     done = 0
