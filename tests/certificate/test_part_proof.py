@@ -59,12 +59,12 @@ def test_a_part_shares_the_memory_of_the_whole(rng, positions):
         (rng.standard_normal((1000, 2)), np.arange(0, 1001, 2)),
     ):
         samples = Samples.checked(Z, offsets=offsets, positions=positions, d_out=0)
-        part = part_of(samples)
+        part = part_of(samples, 1.5)
         assert part.n_samples >= 1.5 * 6
         whole = [a.__array_interface__["data"][0] for a in samples.tokens]
         assert {a.__array_interface__["data"][0] for a in part.tokens} < set(whole)
     few = Samples.checked(rng.standard_normal((12, 3, 2)), d_out=0)
-    assert part_of(few) is None
+    assert part_of(few, 1.5).n_samples == 12
 
 
 @pytest.mark.parametrize("kind", KINDS)

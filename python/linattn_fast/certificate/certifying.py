@@ -26,6 +26,7 @@ from ..solvers.solved import Solved, Task
 from ..system.machine import in_words, require_memory
 from .certificate import Certificate, Verdict
 from .lower_bound import Proof, prove
+from .part_proof import quick_certificate
 from .source import Source
 
 
@@ -224,6 +225,11 @@ def certify_few(task: Task, solved: Solved) -> Certificate:
 def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
     """Certificate of the moments of a task, with the data where that can be read."""
     moments = accumulated(task)
+    full = factor is None or factor.rank == moments.dimension
+    if full and not task.sharp and moments.n_samples >= moments.dimension:
+        quick = quick_certificate(problem, moments)
+        if quick is not None:
+            return quick
     if factor is None and problem.read is not None:
         factor = certifying_factor(moments, problem.read, task.memory_limit)
     return certificate_from(moments, factor, problem=problem)

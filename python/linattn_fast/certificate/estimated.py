@@ -1,38 +1,42 @@
-"""A certificate without a Gram: lambda_min estimated from passes over the data.
+"""The certificate of a fit without a Gram: lambda_min estimated from passes over the data.
 
-LOBPCG looks for the smallest eigenvalue of Lambda with the Kronecker preconditioner. What it finds
-is a Rayleigh quotient x' Lambda x, so an upper bound on lambda_min and an estimate of it; nothing
-about it is proved. The verdict is "undecided" unless the data is proved to be short of rank
-(:mod:`linattn_fast.exact.exact_rank`). A rank is given only of few features, where Lambda
-itself is formed.
+Davidson's method looks for the smallest eigenvalue of Lambda with the Kronecker preconditioner. It
+finds a Rayleigh quotient x' Lambda x, which is an upper bound on lambda_min and an estimate of it.
+Where memory and time allow, a part of the samples proves a lower bound
+(:mod:`linattn_fast.certificate.part_proof`); elsewhere the verdict is "undecided", unless the data
+is proved to be short of rank (:mod:`linattn_fast.exact.exact_rank`). A rank is given where a bound
+is proved, or of few features, of which Lambda itself is formed.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.linalg import eigvalsh
-from scipy.sparse.linalg import LinearOperator, lobpcg
 
 from ..arrays.device import to_host
 from ..arrays.types import Floats
 from ..backend.normal_operator import KroneckerFactors, NormalOperator
 from ..exact.exact_rank import exact_rank
-from ..linalg.cholesky import largest_eigenvalue, rounding_level
+from ..linalg.cholesky import rounding_level
 from ..linalg.factors import EPS, MARGIN
+from ..problem.interface import Problem
 from ..solvers.conjugate_gradients.whitening import Whitening, whiten
+from ..solvers.costs import bytes_of, predict, worth_proving
 from ..solvers.solved import Solved, Task
+from ..system.machine import usable_memory
 from .certificate import Certificate, Verdict
 from .certifying import certificate_by_counting
+from .part_proof import quick_certificate
+from .ritz import largest_ritz_value, smallest_ritz_value
 from .source import Source
 
 _DENSE_UP_TO = 64
 """Below this many features Lambda itself is formed, by as many products."""
-_BLOCK, _ITERATIONS = 3, 40
-_ROUGH = 1e-3
-"""Relative accuracy of lambda_max, for the condition number."""
+_STEPS = 24
+"""Passes that lambda_min is estimated with, at most."""
 
 
 def _second_moment_times(operator: NormalOperator, x: Floats) -> Floats:
@@ -53,27 +57,25 @@ def _extreme_eigenvalues(operator: NormalOperator, whitening: Whitening) -> tupl
         return _second_moment_times(operator, x)
 
     def precondition(x: Floats) -> Floats:
-        rows = np.ascontiguousarray(x.reshape(p, -1).T)
-        better = whitening.coefficients(whitening.transpose(rows))
-        return np.asarray(better.T.reshape(x.shape))
+        return np.asarray(whitening.coefficients(whitening.transpose(x[None]))[0])
 
-    shape = (p, p)
-    Lambda = LinearOperator(shape, matvec=times, matmat=times, dtype=np.float64)
-    inverse = LinearOperator(shape, matvec=precondition, matmat=precondition, dtype=np.float64)
-    random = np.random.default_rng(0).standard_normal((_BLOCK, *whitening.shape))
-    start = whitening.coefficients(random).T
-    largest = largest_eigenvalue(times, p, tolerance=_ROUGH)
-    with warnings.catch_warnings():  # that it has not converged is what "estimate" means
-        warnings.simplefilter("ignore")
-        values, _ = lobpcg(
-            Lambda,
-            np.ascontiguousarray(start),
-            M=inverse,
-            largest=False,
-            maxiter=_ITERATIONS,
-            tol=1e-12 * largest,
-        )
-    return float(max(values.min(), 0.0)), largest
+    random = np.random.default_rng(0).standard_normal((1, *whitening.shape))
+    start = whitening.coefficients(random)[0]
+    smallest, _ = smallest_ritz_value(times, precondition, start, steps=_STEPS)
+    return max(smallest, 0.0), largest_ritz_value(times, p, steps=_STEPS // 3)
+
+
+def _may_prove(task: Task, problem: Problem) -> bool:
+    """Whether a proof on a part of the samples, which needs a p x p matrix, is affordable."""
+    n, columns, features = problem.n_samples, problem.n_columns, problem.features
+    if problem.samples is None or problem.engine.on_device or n is None or columns is None:
+        return False
+    memory = usable_memory() if task.memory_limit is None else task.memory_limit
+    if bytes_of(problem)["cholesky"] > memory:
+        return False
+    return worth_proving(
+        predict(features, problem.d_out, problem.positions, n, columns, proof=True)
+    )
 
 
 def certify_passes(task: Task, solved: Solved) -> Certificate:
@@ -91,11 +93,15 @@ def certify_passes(task: Task, solved: Solved) -> Certificate:
     if n < p:
         counted = certificate_by_counting(n, problem.positions, passes.noise_samples, source)
         return replace(counted, source=None if samples is None else source)
-    # The iteration is SciPy's, on the host
+    # The iteration is on the host
     factors = KroneckerFactors(*map(to_host, solved.kronecker))
     zeros = int((factors.diagonal == 0).sum())
     whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
     reached = whitening.shape[0] * whitening.shape[1]
+    if whitening.full and not zeros and _may_prove(task, problem):
+        quick = quick_certificate(problem, None, partial(_extreme_eigenvalues, operator, whitening))
+        if quick is not None:
+            return quick
     smallest, condition, rank = 0.0, float("inf"), None
     verdict: Verdict = "undecided"
     if zeros:
@@ -110,10 +116,7 @@ def certify_passes(task: Task, solved: Solved) -> Certificate:
         condition = largest / smallest if smallest > 0 else condition
         if p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest:
             rank = p
-        evidence = (
-            f"estimated by LOBPCG without a Gram: lambda_min is at most {smallest:.4g}, up to "
-            "rounding"
-        )
+        evidence = f"estimated without a Gram: lambda_min is at most {smallest:.4g}, up to rounding"
     exact = None
     if problem.modular is not None and not condition * EPS * p < 1:  # short of rank, it seems
         exact = exact_rank(problem.modular)

@@ -107,7 +107,7 @@ def fit(
     solver: Literal["auto", "cholesky", "eigh", "pcg"] | Pcg = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
-    certify: bool = True,
+    certify: bool | Literal["sharp"] = True,
     memory_limit: int | None = None,
     threads: int = 1,
     persist: bool = True,

@@ -55,7 +55,7 @@ def fit(
     solver: Solver | Pcg = "auto",
     backend: str = "auto",
     precision: Precision = "float64",
-    certify: bool = True,
+    certify: bool | Literal["sharp"] = True,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
 ) -> Fit:
@@ -109,7 +109,9 @@ def fit(
         "float64", or "mixed": the Gram from float32 products with float64 totals. Refinement on the
         data, in float64, makes up for it unless the problem is ill-conditioned.
     certify
-        Make the certificate as well.
+        Make the certificate as well. Its bound on lambda_min is proved by one factorisation, of a
+        part of the samples where that is enough, and lambda_min itself is estimated; "sharp" proves
+        a bound within 1 % of lambda_min, as :func:`certify` does.
     memory_limit
         Bytes that may be used beside the data; the machine's memory by default. MemoryError when
         that is not enough, before any work. "pcg" keeps samples between passes where it allows.
@@ -191,7 +193,7 @@ def fit_moments(
     alpha: float,
     heads: str | int | None,
     solver: str,
-    certify: bool,
+    certify: bool | Literal["sharp"],
     memory_limit: int | None,
 ) -> Fit:
     """Fit from moments alone: :meth:`Moments.fit`."""
@@ -214,7 +216,8 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
         problem,
         float(settings.alpha),
         tol=settings.tol,
-        certify=settings.certify,
+        certify=bool(settings.certify),
+        sharp=settings.certify == "sharp",
         recover=settings.heads is not None,
         memory_limit=resources.limit,
         progress=progress,

@@ -5,9 +5,8 @@ solves the problem. "auto" goes by these rules:
 
 - Queries that never occur together: blocks, where the whole would take longer.
 - Fewer samples than features: the dual, which gives the solution of least norm directly.
-- A certificate is asked for: Cholesky and its proof, wherever that fits and takes no longer than
-  ``PATIENCE`` seconds or ``_WORTH`` times as long as conjugate gradients, which prove nothing.
-- Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster. A stream, which
+- Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
+  certificate included where it is worth its time. A stream, which
   every pass would read again, and data on a cluster take Cholesky wherever it fits.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
   conjugate gradients; from moments alone, by eigenvectors.
@@ -22,6 +21,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -40,16 +40,18 @@ from ..solvers.blocks import solver as blocks
 from ..solvers.blocks.choice import blocks_worth_it
 from ..solvers.conjugate_gradients import solver as conjugate_gradients
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..solvers.costs import bytes_of, predict, predict_orthogonal, seconds_worth_cutting, what_needs
+from ..solvers.costs import (
+    PATIENCE,
+    bytes_of,
+    predict,
+    predict_orthogonal,
+    seconds_worth_cutting,
+    what_needs,
+    worth_proving,
+)
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
-
-PATIENCE = 20.0
-"""Seconds that a proof is worth."""
-_WORTH = 4.0
-"""How many times as long as conjugate gradients a proof may take beyond that."""
-
 
 # ---------------------------------------------------------------------- what is asked for
 
@@ -73,7 +75,7 @@ class Settings:
     alpha: float
     heads: str | int | None
     solver: Solver
-    certify: bool
+    certify: bool | Literal["sharp"]
     memory_limit: int | None
     tol: float | None = None
     """Accuracy asked of conjugate gradients (:class:`linattn_fast.Pcg`); None for rounding."""
@@ -84,7 +86,7 @@ class Settings:
         alpha: float,
         heads: str | int | None,
         solver: Solver | Pcg,
-        certify: bool,
+        certify: bool | Literal["sharp"],
         memory_limit: int | None,
     ) -> Settings:
         """Settings as users give them."""
@@ -99,6 +101,8 @@ class Settings:
         if not 0 <= alpha <= sys.float_info.max:  # also false for NaN
             raise ValueError(f"alpha: must be finite and not negative, got {alpha!r}")
         object.__setattr__(self, "heads", as_heads(self.heads))
+        if isinstance(self.certify, str) and self.certify != "sharp":
+            raise ValueError(f"certify: must be True, False or 'sharp', got {self.certify!r}")
         if not isinstance(self.solver, str) or self.solver not in SOLVER_NAMES:
             raise ValueError(
                 f"solver: must be one of {', '.join(SOLVER_NAMES)} or Pcg(tol=...), got {self.solver!r}"
@@ -268,7 +272,7 @@ class _Auto:
     def _in_memory(self, problem: InMemory) -> Plan:
         certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
         memory = self.resources.memory
-        if (seconds := seconds_worth_cutting(problem, memory, proof=certify)) is not None:
+        if (seconds := seconds_worth_cutting(problem, memory, proof=bool(certify))) is not None:
             cut = blocks_worth_it(problem.samples, memory, seconds)
             if cut is not None:
                 solve = partial(blocks.solve_partition, problem=problem, cut=cut)
@@ -284,12 +288,16 @@ class _Auto:
         if not self._fits("pcg"):
             return self._trying_a_part(problem, "cholesky", self._too_large("pcg"))
         costs = predict(
-            problem.features, problem.d_out, problem.positions, n, problem.n_columns, proof=certify
+            problem.features,
+            problem.d_out,
+            problem.positions,
+            n,
+            problem.n_columns,
+            proof=bool(certify),
         )
-        told = f"predicted {costs.cholesky:.2g} s by Cholesky and {costs.pcg:.2g} s by PCG"
-        if certify and costs.cholesky <= max(PATIENCE, _WORTH * costs.pcg):
-            return self._trying_a_part(problem, "cholesky", f"{told}, which proves nothing")
-        faster = "pcg" if costs.pcg < costs.cholesky else "cholesky"
+        passes = costs.pcg + (costs.proof if certify and worth_proving(costs) else 0.0)
+        told = f"predicted {costs.cholesky:.2g} s by Cholesky and {passes:.2g} s by PCG"
+        faster = "pcg" if passes < costs.cholesky else "cholesky"
         return self._trying_a_part(problem, faster, told)
 
     def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:

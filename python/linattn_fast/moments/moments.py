@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..arrays.device import cupy
 from ..arrays.types import Positions
@@ -320,7 +320,7 @@ class Moments(MomentSums):
         alpha: float = 0.0,
         heads: str | int | None = "minimal",
         solver: str = "auto",
-        certify: bool = True,
+        certify: bool | Literal["sharp"] = True,
         memory_limit: int | None = None,
     ) -> Fit:
         """Solve for the best layer from the moments alone.

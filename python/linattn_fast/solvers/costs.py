@@ -43,6 +43,12 @@ _HEAVY_TAILS = 1.4
 """Cubic features need so many times the iterations of Gaussian ones."""
 _LARGEST_ROOT = 50.0
 """Largest root of the condition number that is reckoned with: few samples a feature."""
+PATIENCE = 20.0
+"""Seconds that a proof, or a second attempt at a solution, is worth."""
+_WORTH = 4.0
+"""How many times as long as conjugate gradients a proof may take beyond that."""
+PART = 1.5
+"""Samples a feature that a proof needs, at least."""
 _WORTH_LOOKING = 0.1
 """Seconds of the whole below which nobody looks for blocks."""
 
@@ -52,8 +58,12 @@ class Costs:
     """Predicted seconds of each solver."""
 
     cholesky: float
+    """With the proof of a certificate, where one is wanted."""
     dual: float
     pcg: float
+    """Without a proof."""
+    proof: float
+    """Of a certificate, on a part of the samples."""
 
 
 def predicted_iterations(features: Features, n_samples: int) -> int:
@@ -86,7 +96,10 @@ def predict(
     passes = 2 * predicted_iterations(features, n) + 4
     one_pass = 4 * columns * p / PASS_RATE + 4 * p * (q + k) / LAPACK_RATE
     setup = columns * q * q / GRAM_RATE + 10 * q**3 / LAPACK_RATE
+    part = min(columns, PART * p)
     return Costs(
+        proof=(part * gram / columns / GRAM_RATE + p**3 / 3 / LAPACK_RATE) / threads
+        + 8 * p * p * 4 / BYTES_RATE,
         cholesky=(gram / GRAM_RATE + factor / LAPACK_RATE) / threads + dense,
         dual=(2 * n * n * q + n**3 / 3) / LAPACK_RATE / threads + 8 * n * n / BYTES_RATE,
         pcg=(setup + passes * d_out * one_pass) / threads,
@@ -108,6 +121,11 @@ def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> floa
     costs = predict(features, problem.d_out, problem.positions, n, columns, proof=proof)
     seconds = costs.dual if name == "dual" else costs.cholesky
     return seconds if seconds >= _WORTH_LOOKING else None
+
+
+def worth_proving(costs: Costs) -> bool:
+    """Whether a proof takes few seconds, or is in proportion to the solution that it is about."""
+    return costs.proof <= max(PATIENCE, _WORTH * costs.pcg)
 
 
 def predict_orthogonal(features: Features, n_samples: int) -> float:

@@ -27,6 +27,8 @@ class Task:
     """Accuracy at which conjugate gradients may stop; None goes on to rounding."""
     certify: bool = True
     """Whether a certificate follows, so that what it needs is kept."""
+    sharp: bool = False
+    """Whether its bound is to be near lambda_min, which takes a factorisation more."""
     recover: bool = True
     """Whether heads follow, which take coefficients of all features."""
     memory_limit: int | None = None
