@@ -2,7 +2,7 @@
 
 A Gram matrix has the squared condition number of the features: what is below sqrt(eps) of the
 largest singular value is lost in it. With the data at hand, the features themselves can be reduced
-to a triangle, a batch at a time, without ever holding more than a few p x p matrices:
+to a triangle, some rows at a time, without ever holding more than a few p x p matrices:
 
     [ sqrt(w) H D   sqrt(w) y ] = Q [ R  c ]      D = diag(2^k), columns of length near one
                                     [ 0  . ]
@@ -14,103 +14,44 @@ and the least norm are matters of the caller's units and are solved for in the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable
 
 import numpy as np
 
 from ..arrays.device import module_of, put, to_host
-from ..arrays.types import Array, Floats, Positions
-from ..data.tokens import Tokens
-from ..features.features import Features
+from ..arrays.types import Floats
 from .algebra import algebra_of
 from .cholesky import power_of_two_scale
 from .factors import EPS, MARGIN
 from .least_norm import ridge_among
 from .spectral import SpectralFactor, spectral_factor
 
-Batch: TypeAlias = tuple[Tokens, Array, Floats | None]
-"""Tokens, targets (samples, d_out), and weights, one a sequence."""
 
-
-def _pieces(
-    batch: Batch, positions: Positions, chosen: Features, rows: int
-) -> Iterator[tuple[Floats, Floats]]:
-    """Features and targets times sqrt(w), at least ``rows`` samples at a time."""
-    tokens, y, weights = batch
-    lengths = np.ones(len(tokens), np.int64) if positions == "last" else tokens.lengths
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    first = 0
-    while first < len(tokens):
-        last = int(np.searchsorted(starts, starts[first] + rows))
-        last = min(max(last, first + 1), len(tokens))
-        features = chosen.of(tokens.part(first, last), positions)
-        targets = y[starts[first] : starts[last]].astype(np.float64)
-        if weights is not None:
-            root = np.sqrt(np.repeat(weights[first:last], lengths[first:last]))[:, None]
-            features *= put(root, like=features)
-            targets *= put(root, like=targets)
-        yield features, targets
-        first = last
-
-
-def _blocks(
-    batches: Iterable[Batch], positions: Positions, chosen: Features, rows: int
-) -> Iterator[Floats]:
-    """Rows sqrt(w) [h y] of all batches, at least ``rows`` at a time but for the last."""
-    waiting: list[Floats] = []
-    for batch in batches:
-        for piece in _pieces(batch, positions, chosen, rows):
-            xp = module_of(*piece)
-            waiting.append(xp.concatenate([put(part, like=piece[0]) for part in piece], axis=1))
-            if sum(map(len, waiting)) >= rows:
-                yield xp.concatenate(waiting)
-                waiting.clear()
-    if waiting:
-        yield module_of(*waiting).concatenate(waiting)
-
-
-def solve_on_data(
-    batches: Iterable[Batch],
-    n_samples: int,
-    total_weight: float,
-    positions: Positions,
-    alpha: float,
-    sizes: Floats,
-    chosen: Features,
-    d_out: int,
+def solve_rows(
+    rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
 ) -> tuple[Floats, SpectralFactor]:
     """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
 
     Parameters
     ----------
-    batches, n_samples, total_weight, positions
-        The data, in one or more batches, and what it comes to.
+    rows
+        Rows sqrt(w / W) [h y] of the samples, some at a time.
+    n_samples
+        Number of samples.
     alpha
         Ridge.
     sizes
-        Mean squares from which D is taken, (p,): the diagonal of Lambda, or nearly
+        Mean squares that D is taken from, (p,): the diagonal of Lambda, or nearly
         (:mod:`linattn_fast.moments.sums`).
-    chosen
-        Which features take part.
     d_out
-        Outputs; may be 0.
+        Number of outputs; may be 0.
     """
-    root = np.sqrt(total_weight)
-    rows = (block / root for block in _blocks(batches, positions, chosen, 2 * len(sizes)))
-    return solve_rows(rows, n_samples, alpha, sizes, d_out)
-
-
-def solve_rows(
-    rows: Iterable[Floats], n_samples: int, alpha: float, sizes: Floats, d_out: int
-) -> tuple[Floats, SpectralFactor]:
-    """The same, from rows sqrt(w / W) [h y] of the samples, some at a time."""
     xp, algebra = module_of(sizes), algebra_of(sizes)
     scale = power_of_two_scale(sizes)
     triangle = None
     units = xp.concatenate([scale, xp.ones(d_out)])
-    for block in rows:
-        scaled = put(block, like=units) * units
+    for some in rows:
+        scaled = put(some, like=units) * units
         triangle = algebra.triangle_of(
             scaled if triangle is None else xp.concatenate([triangle, scaled])
         )
@@ -122,9 +63,9 @@ def solve_rows(
 def solve_triangle(
     R: Floats, c: Floats, n_samples: int, alpha: float, scale: Floats
 ) -> tuple[Floats, SpectralFactor]:
-    """Solve |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
+    """Minimise |R D^-1 x - c|^2 + alpha |x|^2 for R (k, p), k <= p, and c (k, d_out).
 
-    R has been scaled by D, the ridge is in the units of x.
+    R has been scaled by D; the ridge is in the units of x.
     """
     p, xp = R.shape[1], module_of(R)
     # Features that are always zero, most of them for one-hot tokens, cost nothing

@@ -145,7 +145,6 @@ class CudaNormalOperator:
         self, result: type[RowResult], operation: Callable[..., None], C: Floats, m: int = 0
     ) -> RowResult:
         """Make a pass whose result has an array like C (m, p) and one number a row, (m,)."""
-
         rows: Floats
 
         def of_batch(batch: DeviceBatch) -> RowResult:
