@@ -163,14 +163,14 @@ def fit(
 def as_problem(
     Z: object,
     y: object,
-    offsets: object = None,
-    sample_weight: object = None,
-    positions: Positions = "last",
-    features: Features | None = None,
-    backend: str = "auto",
+    offsets: object,
+    sample_weight: object,
+    positions: Positions,
+    features: Features | None,
+    backend: str,
     precision: Precision = "float64",
 ) -> InMemory | Streamed:
-    """Check the data of a fit; ``positions`` and ``precision`` have been checked."""
+    """Check the data of a fit, and make a problem of it; ``positions`` have been checked."""
     source = None
     if type(Z) is not np.ndarray:  # a plain array is no stream
         source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
@@ -196,8 +196,8 @@ def fit_moments(
     certify: bool | Literal["sharp"],
     memory_limit: int | None,
 ) -> Fit:
-    """Fit from moments alone: :meth:`Moments.fit`."""
-    # Any string may turn up as solver: Settings checks it.
+    """Fit from moments alone; see :meth:`Moments.fit`."""
+    # Settings checks the solver, which may be any string
     settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
     if moments.d_out == 0:
         raise ValueError(
@@ -209,7 +209,7 @@ def fit_moments(
 
 
 def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = False) -> Fit:
-    """Plan, solve, certify, recover heads: the way of every fit, wherever its data is."""
+    """Plan, solve, certify and recover heads, as every fit does, wherever its data is."""
     resources = Resources.of(problem, settings.memory_limit)
     plan = make_plan(problem, settings, resources)
     task = Task(
@@ -242,7 +242,7 @@ def _assembled(
     certificate: Certificate | None,
     settings: Settings,
 ) -> Fit:
-    """Recover heads, and put everything together."""
+    """Recover the heads, and put the result together."""
     problem, solution, heads = task.problem, solved.solution, None
     place = solution.coefficients
     fixed = isinstance(settings.heads, int)
@@ -275,7 +275,7 @@ def _assembled(
         dimension=problem.features.count,
         seconds=dict(task.stages),
         bytes=planned_bytes if solved.bytes is None else solved.bytes,
-        # A number of heads changes the coefficients
+        # The coefficients of a number of heads are others than those that were solved for
         coefficient_error=None if fixed else solved.coefficient_error,
         heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
     )

@@ -107,7 +107,7 @@ def certify(
 
 
 def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgress) -> Certificate:
-    """Certificate in blocks, by counting, or from moments, whichever there is to it."""
+    """Certify in blocks where that is worth it, by counting few samples, or from moments."""
     samples, tokens = problem.samples, problem.samples.tokens
     features = problem.features
     memory = usable_memory() if memory_limit is None else memory_limit
@@ -127,7 +127,7 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgre
 def _by_moments(
     problem: InMemory, memory_limit: int | None, progress: ShowProgress, *, spectrum: bool
 ) -> Certificate:
-    """Certificate from a factorisation of the second moment."""
+    """Certify from a factorisation of the second moment."""
     require_certificate_memory(problem.features, problem.n_samples, memory_limit)
     moments = problem.moments(progress)
     factor = certifying_factor(moments, problem.read, memory_limit)

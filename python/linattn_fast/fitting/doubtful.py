@@ -34,7 +34,7 @@ def warn_of_interpolation(fit: Fit) -> None:
 def memory_hint(
     shape: tuple[int, ...], d_out: int, positions: Positions, memory_limit: int | None
 ) -> str:
-    """What to add to a lack of memory for Z (N, a, b) that would not be one for (N, b, a)."""
+    """A hint for the message of a MemoryError, where Z (N, a, b) would fit as (N, b, a)."""
     if len(shape) != 3 or not shape[1] < shape[2]:
         return ""
     needed = estimate_memory(shape[1], d_out, positions=positions)["cholesky"]

@@ -1,6 +1,6 @@
-"""What a fit is asked for, checked, and its plan: which solver runs, why, in how many bytes, and what follows if it is not safe.
+"""The plan of a fit: which solver runs, why, in how many bytes, and what follows if it is not safe.
 
-A plan is made once, before any work, and is a list of steps that are tried in order until one
+The settings that a plan rests on are checked here, too. A plan is made once, before any work, and is a list of steps that are tried in order until one
 solves the problem. "auto" goes by these rules:
 
 - Queries that never occur together: blocks, where the whole would take longer.
@@ -89,7 +89,7 @@ class Settings:
         certify: bool | Literal["sharp"],
         memory_limit: int | None,
     ) -> Settings:
-        """Settings as users give them."""
+        """Make settings from what users give."""
         if isinstance(solver, Pcg):
             return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol)
         return cls(alpha, heads, solver, certify, memory_limit)
@@ -118,9 +118,9 @@ class Row:
     """A solver as a plan knows it."""
 
     solve: Callable[[Task], Solved | NotSafe]
-    """Runs it, as asked for."""
+    """Runs the solver, as asked for."""
     certify: Callable[[Task, Solved], Certificate]
-    """Makes the certificate of what it has solved."""
+    """Makes the certificate of what the solver has solved."""
 
 
 SOLVERS = {
@@ -131,6 +131,7 @@ SOLVERS = {
     "pcg": Row(conjugate_gradients.solve, certify_passes),
     "blocks": Row(blocks.solve, certify_blocks),
 }
+"""The solvers by the names that callers may ask for."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +140,18 @@ class Step:
 
     solver: str
     reason: str = ""
-    """Why it runs, if it is the first; else what is said after the trouble of the one before."""
+    """Why it runs; for a later step, what is said after the reason why the one before failed."""
     bytes: int = 0
     """Bytes that it holds at its peak beside the data; 0 where the plan cannot know."""
     attempt: Callable[[Task], Solved | NotSafe] | None = None
-    """Runs it, where that is not the way of the solver that was asked for."""
+    """Runs the solver in another way than its row does; None for that way."""
 
     def solve(self, task: Task) -> Solved | NotSafe:
-        """Run it."""
+        """Run the solver."""
         return (self.attempt or SOLVERS[self.solver].solve)(task)
 
     def certify(self, task: Task, solved: Solved) -> Certificate:
-        """Make the certificate of what it has solved."""
+        """Make the certificate of what the solver has solved."""
         return SOLVERS[self.solver].certify(task, solved)
 
 
@@ -163,9 +164,9 @@ class Plan:
     """What did not fit in memory and would have followed."""
 
     def follow(self, task: Task) -> tuple[Step, Solved, str]:
-        """Try the steps: the one that solved the problem, its solution, and why it came to that.
+        """Try the steps; return the one that solved the problem, its solution, and why it ran.
 
-        A step that is not safe without a word is passed over as if it had not been there.
+        A step that is not safe and gives no reason is passed over as if it had not been there.
         """
         said, trouble = list[str](), ""
         for step in self.steps:
@@ -179,7 +180,7 @@ class Plan:
 
 
 def _because(trouble: str, step: Step) -> str:
-    """Why a step runs, after the trouble that the one before it had."""
+    """Why a step runs, after the reason why the one before it failed."""
     return ", ".join(filter(None, (trouble, step.reason)))
 
 
@@ -188,13 +189,13 @@ class Resources:
     """What a fit may use."""
 
     memory: int
-    """Bytes beside the data."""
+    """Bytes that may be used beside the data."""
     limit: int | None
     """The same, where the caller or a device sets it; None where it is the machine's memory."""
 
     @classmethod
     def of(cls, problem: Problem, memory_limit: int | None) -> Resources:
-        """The limit that was given, or the memory of the device or the machine."""
+        """Resources by the limit that was given, or the memory of the device or the machine."""
         limit = memory_limit
         if limit is None and problem.engine.on_device:
             limit = device_memory()
@@ -206,7 +207,7 @@ class Resources:
 
 
 def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Plan:
-    """Decide how a problem is solved.
+    """Decide which solvers are tried, and in which order.
 
     Raises
     ------
@@ -225,7 +226,7 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
         bytes_ = estimate.get(settings.solver, 0)
         found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
     else:
-        found = _Auto(problem, settings, resources, estimate).plan()
+        found = _AutoRules(problem, settings, resources, estimate).plan()
     first = next((step for step in found.steps if step.bytes), found.steps[0])
     what, needed = what_needs(problem.features, first.solver), first.bytes
     if fixed:  # the dense second moment is their metric
@@ -239,69 +240,80 @@ def _with(reason: str, problem: Problem) -> str:
 
 
 @dataclass(frozen=True)
-class _Auto:
-    """The rules of "auto" for one problem."""
+class _AutoRules:
+    """The rules of "auto" for one problem; each method is a rule, and asks those below it."""
 
     problem: Problem
     settings: Settings
     resources: Resources
     estimate: dict[str, int]
-    """Bytes of each solver."""
+    """Bytes that each solver needs."""
 
     def plan(self) -> Plan:
-        """The plan for data that is gone, in memory, or elsewhere."""
-        problem, n, p = self.problem, self.problem.n_samples, self.problem.features.count
-        if problem.gradient is None:
-            return Plan((self._cholesky(problem.note), _LEAST_NORM))
-        few = n is not None and n < p
-        fixed = isinstance(self.settings.heads, int)
-        if isinstance(problem, InMemory) and not fixed:
-            return self._in_memory(problem)
-        room = fixed or self._fits("dual", problem.bytes_to_gather)
-        if few and room and problem.refusal("dual") is None:
+        """Plan by where the data is; a number of heads comes first, since it needs the Gram."""
+        if self.problem.gradient is None:
+            return Plan((self._cholesky(self.problem.note), _LEAST_NORM))
+        if isinstance(self.settings.heads, int):
+            return self._with_given_heads()
+        if isinstance(self.problem, InMemory):
+            return self._in_memory(self.problem)
+        return self._elsewhere()
+
+    def _with_given_heads(self) -> Plan:
+        """The dual for few samples, else Cholesky: memory for the Gram is needed anyway."""
+        if self._few_samples() and self.problem.refusal("dual") is None:
             return Plan((self._dual(),))
-        if fixed:
-            return self._factorising("a number of heads needs the Gram in any case")
+        return self._factorising("a number of heads needs the Gram in any case")
+
+    def _elsewhere(self) -> Plan:
+        """Data in a stream or on a cluster: as few readings as memory allows."""
+        problem = self.problem
+        room = self._fits("dual", problem.bytes_to_gather)
+        if self._few_samples() and room and problem.refusal("dual") is None:
+            return Plan((self._dual(),))
         if self._fits("cholesky"):
             where = "data on a cluster" if problem.read is None else "a stream"
             why = f"{where}, which Cholesky reads least often"
             unknown = "a stream of unknown length, so its moments come first"
-            return self._factorising(unknown if n is None else why)
+            return self._factorising(unknown if problem.n_samples is None else why)
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
 
     def _in_memory(self, problem: InMemory) -> Plan:
-        certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
-        memory = self.resources.memory
-        if (seconds := seconds_worth_cutting(problem, memory, proof=bool(certify))) is not None:
-            cut = blocks_worth_it(problem.samples, memory, seconds)
-            if cut is not None:
-                solve = partial(blocks.solve_partition, problem=problem, cut=cut)
-                return Plan((Step("blocks", attempt=solve),))
-        considered = {name: self.estimate[name] for name in ("cholesky", "dual", "pcg")}
-        if not any(self._fits(name) for name in considered):
-            raise self._nothing_fits(considered)
-        if n < p and self._fits("dual"):
+        """Data in memory: blocks, the dual, or the better of Cholesky and conjugate gradients."""
+        if (in_blocks := self._in_blocks(problem)) is not None:
+            return in_blocks
+        self._require_that_one_fits()
+        if self._few_samples() and self._fits("dual"):
             return Plan((self._dual(),))
+        solver, why = self._better_of_cholesky_and_passes(problem)
+        return self._trying_a_part(problem, solver, why)
+
+    def _in_blocks(self, problem: InMemory) -> Plan | None:
+        """Blocks, where queries never occur together and the whole would take longer."""
+        memory = self.resources.memory
+        seconds = seconds_worth_cutting(problem, memory, proof=bool(self.settings.certify))
+        cut = None if seconds is None else blocks_worth_it(problem.samples, memory, seconds)
+        if cut is None:
+            return None
+        solve = partial(blocks.solve_partition, problem=problem, cut=cut)
+        return Plan((Step("blocks", attempt=solve),))
+
+    def _better_of_cholesky_and_passes(self, problem: InMemory) -> tuple[str, str]:
+        """Cholesky or conjugate gradients, and why: what fits, what proves, what is faster."""
         if not self._fits("cholesky"):
-            first = "pcg" if self._fits("pcg") else "dual"
-            return self._trying_a_part(problem, first, self._too_large("cholesky"))
+            return "pcg" if self._fits("pcg") else "dual", self._too_large("cholesky")
         if not self._fits("pcg"):
-            return self._trying_a_part(problem, "cholesky", self._too_large("pcg"))
+            return "cholesky", self._too_large("pcg")
+        certify, n, columns = self.settings.certify, problem.n_samples, problem.n_columns
         costs = predict(
-            problem.features,
-            problem.d_out,
-            problem.positions,
-            n,
-            problem.n_columns,
-            proof=bool(certify),
+            problem.features, problem.d_out, problem.positions, n, columns, proof=bool(certify)
         )
         passes = costs.pcg + (costs.proof if certify and worth_proving(costs) else 0.0)
         told = f"predicted {costs.cholesky:.2g} s by Cholesky and {passes:.2g} s by PCG"
-        faster = "pcg" if passes < costs.cholesky else "cholesky"
-        return self._trying_a_part(problem, faster, told)
+        return "pcg" if passes < costs.cholesky else "cholesky", told
 
     def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:
-        """The plan of a solver, after a part of the data that may turn out to fit all of it."""
+        """The plan of a solver, which first tries whether a part of the data tells the answer."""
         if solver == "dual":
             return Plan((Step("dual", why, self.estimate["dual"]),))
         usual = self._factorising(why) if solver == "cholesky" else self._passes(problem, why)
@@ -315,7 +327,7 @@ class _Auto:
         return Plan((part, *usual.steps), usual.refusal)
 
     def _passes(self, problem: InMemory, why: str) -> Plan:
-        """Conjugate gradients; the Gram after all where they leave doubt, and time is no matter."""
+        """Conjugate gradients; then the Gram, if they leave doubt and it takes little time."""
         needed = self.estimate["pcg"]
         fits = self._fits("cholesky") and self._fits("qr")
         if not fits or predict_orthogonal(problem.features, problem.n_samples) > PATIENCE:
@@ -342,6 +354,10 @@ class _Auto:
         instead = f"and orthogonal transformations do not fit: {refusal}"
         return Plan((*steps, Step("pcg", instead, self.estimate.get("pcg", 0))))
 
+    def _few_samples(self) -> bool:
+        n = self.problem.n_samples
+        return n is not None and n < self.problem.features.count
+
     def _cholesky(self, why: str) -> Step:
         return Step("cholesky", why, self.estimate["cholesky"], cholesky.solve_if_safe)
 
@@ -361,11 +377,15 @@ class _Auto:
         source = "this machine has" if self.resources.limit is None else "memory_limit is"
         return f"{in_words(self.estimate[solver])}, {source} {in_words(self.resources.memory)}"
 
-    def _nothing_fits(self, considered: dict[str, int]) -> MemoryError:
+    def _require_that_one_fits(self) -> None:
+        """Raise MemoryError where no solver fits, and say what each would need."""
+        considered = {name: self.estimate[name] for name in ("cholesky", "dual", "pcg")}
+        if any(self._fits(name) for name in considered):
+            return
         features = self.problem.features
         source = "this machine has" if self.resources.limit is None else "memory_limit is"
         needs = ", ".join(f"{name!r} needs {in_words(size)}" for name, size in considered.items())
-        return MemoryError(
+        raise MemoryError(
             f"fit: d = {features.d} ({features.count} features), no solver is possible: {needs}; "
             f"{source} {in_words(self.resources.memory)}"
         )

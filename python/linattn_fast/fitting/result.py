@@ -45,15 +45,15 @@ class FitInfo:
     backend: str
     """"cpu", "numpy" or "cuda"."""
     n_samples: int
-    """Queries with a target."""
+    """Number of queries with a target."""
     dimension: int
     """Number of features, p."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage."""
+    """Seconds that each stage took."""
     bytes: int = 0
-    """Estimated peak of memory, beside the data."""
+    """Estimated peak of memory beside the data, in bytes."""
     iterations: int = 0
-    """Of conjugate gradients, restarts included; 0 for the other solvers."""
+    """Iterations of conjugate gradients, restarts included; 0 for the other solvers."""
     path: str = ""
     """With the backend "cuda": whether our kernels or cuBLAS form the Gram, and why."""
     coefficient_error: float | None = None
@@ -62,9 +62,9 @@ class FitInfo:
     heads: str = ""
     """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
     mean_squared_error_bound: float = 0.0
-    """What ``mean_squared_error`` may be off by, at most, where it is from moments alone and terms
-    cancel; infinite where products underflow, and 0 where it is from residuals on the data, and in
-    files of older releases."""
+    """Bound on the error of ``mean_squared_error`` where it is from moments alone and terms cancel;
+    infinite where products underflow, and 0 where it is from residuals on the data, and in files of
+    older releases."""
 
     @property
     def error_in_words(self) -> str:
@@ -126,9 +126,9 @@ class Fit:
     info: FitInfo
     """Which solver ran and why, how exact the answer is, and where the time went."""
     positions: Positions = "last"
-    """What the layer was trained on."""
+    """Which tokens queried in training."""
     program: ProgramCertificate | None = None
-    """Of a learned program: what :func:`linattn_fast.programs.certify` says of all its runs."""
+    """What :func:`linattn_fast.programs.certify` says of all runs of a learned program."""
     scalar_targets: bool = False
     """Whether the targets came without an axis of outputs; predictions then have none either."""
 
@@ -157,12 +157,9 @@ class Fit:
         return device_of(self.coefficients)
 
     def get(self) -> Fit:
-        """Bring everything to the host; ``to_host`` is the same.
+        """Bring everything to the host; this layer if it is there already.
 
-        Returns
-        -------
-        Fit
-            The same layer on the host; this one if it is there already.
+        ``to_host`` is the same.
         """
         if self.device is None:
             return self
@@ -177,12 +174,12 @@ class Fit:
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return self.features.d
 
     @property
     def d_out(self) -> int:
-        """Outputs."""
+        """Number of outputs."""
         return len(self.coefficients)
 
     @same_bits
@@ -268,7 +265,7 @@ class Fit:
     def _outputs(
         self, Z: object, positions: Positions | None, offsets: object, backend: str
     ) -> tuple[Positions, Tokens, Floats]:
-        """Positions and checked tokens, and the outputs (samples, d_out)."""
+        """Check positions and tokens, and return them with the outputs, (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
         tokens = as_tokens(Z, offsets, d=self.d)
         engine = get_backend(backend, tokens, self)
@@ -312,7 +309,7 @@ class Fit:
 
 
 def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
-    """From its JSON, which has lists for tuples; files from before there was one have none."""
+    """Make a Recovery from its JSON, which has lists for tuples; None in older files."""
     if meta is None:
         return None
     tried = tuple((int(H), float(residual)) for H, residual in meta.pop("tried"))

@@ -41,7 +41,7 @@ down."""
 _WINDOW = 10
 """Steps over which the error must fall by more than a given fraction."""
 _LARGEST_DAMPING = 1e8
-"""mu above which no step is found."""
+"""Damping mu above which no step is found."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Metric:
     """A positive semidefinite matrix M (p, p), and a Kronecker product P (x) K near it."""
 
     matrix: Floats | None
-    """M; None for the identity."""
+    """The matrix M; None for the identity."""
     pairs: Floats | None
-    """P, (q, q); None for the identity."""
+    """The factor P, (q, q); None for the identity."""
     queries: Floats
-    """K, (d, d)."""
+    """The factor K, (d, d)."""
     table: npt.NDArray[np.intp]
-    """Which pair (j,k) and (k,j) are, (d, d): where M has them."""
+    """The number of the pair (j,k), which is also that of (k,j), (d, d)."""
 
     @classmethod
     def identity(cls, d: int) -> Metric:
@@ -81,7 +81,7 @@ class Metric:
 
 
 class Budget:
-    """Flops that a search may still spend: a count and not a clock, so that runs repeat exactly."""
+    """Flops that a search may still spend: a count instead of a clock, so that runs repeat."""
 
     def __init__(self, flops: float) -> None:
         self.total = self.left = flops
@@ -123,7 +123,10 @@ def _spread(F: Floats, table: npt.NDArray[np.intp]) -> Floats:
 
 
 def _plain_block(F: Floats) -> Floats:
-    """r r' for r = _spread(F), (Hd, Hd): F_h . F_g at j = i, otherwise F[h, i] . F[g, j]."""
+    """The product r r' for r = _spread(F), (Hd, Hd).
+
+    Its entries are F_h . F_g at j = i, otherwise F[h, i] . F[g, j].
+    """
     H, d, c = F.shape
     flat = F.reshape(H * d, c)
     block = (flat @ flat.T).reshape(H, d, H, d).transpose(0, 3, 2, 1).copy()  # (h, j, g, i)
@@ -133,7 +136,7 @@ def _plain_block(F: Floats) -> Floats:
 
 
 def _value_block(Q: Floats, metric: Metric) -> Floats:
-    """A_V = r M r', (Hd, Hd)."""
+    """The block A_V = r M r' for the coefficients r that an entry of V gets from Q, (Hd, Hd)."""
     if metric.matrix is None:
         return _plain_block(Q)
     H, d, _ = Q.shape
@@ -142,7 +145,7 @@ def _value_block(Q: Floats, metric: Metric) -> Floats:
 
 
 def _query_block(V: Floats, metric: Metric) -> Floats:
-    """A_Q = r (P (x) I) r' for the coefficients r that an entry of Q gets from V, (Hd, Hd)."""
+    """The block A_Q = r (P (x) I) r' for r that an entry of Q gets from V, (Hd, Hd)."""
     F = np.ascontiguousarray(V.transpose(0, 2, 1))  # (h, j, a)
     if metric.pairs is None:
         return _plain_block(F)
@@ -186,12 +189,12 @@ class _Linearised:
         return x[:n].reshape(self.V.shape), x[n:].reshape(self.Q.shape)
 
     def forward(self, x: Floats) -> Floats:
-        """J x = C(dV, Q) + C(V, dQ), (d_out, p)."""
+        """The product J x = C(dV, Q) + C(V, dQ), (d_out, p)."""
         dV, dQ = self.split(x)
         return coefficients_of(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
 
     def adjoint(self, G: Floats) -> Floats:
-        """J' G for G (d_out, p)."""
+        """The product J' G for G (d_out, p)."""
         d_out, d = self.V.shape[1:]
         W = G.reshape(d_out, -1, d)[:, self.metric.table]  # (a, j, k, l)
         dV = np.tensordot(self.Q, W, axes=((1, 2), (2, 3)))
@@ -199,11 +202,11 @@ class _Linearised:
         return np.concatenate([dV.ravel(), dQ.ravel()])
 
     def normal(self, x: Floats) -> Floats:
-        """J' M J x."""
+        """The product J' M J x."""
         return self.adjoint(self.metric.times(self.forward(x)))
 
     def damping(self, x: Floats) -> Floats:
-        """blockdiag(A_V, A_Q (x) K) x."""
+        """The product blockdiag(A_V, A_Q (x) K) x."""
         dV, dQ = self.split(x)
         H, d_out, d = dV.shape
         out_V = np.einsum("xy,ya->xa", self.value_block, self._rows(dV))
@@ -221,11 +224,11 @@ class _Linearised:
 
     @staticmethod
     def _rows(dV: Floats) -> Floats:
-        """Rows (hj, a) of (h, a, j)."""
+        """The array (h, a, j) as rows (hj, a)."""
         return dV.transpose(0, 2, 1).reshape(-1, dV.shape[1])
 
     def _unrows(self, rows: Floats, d_out: int) -> Floats:
-        """Rows (hj, a) as (h, a, j), flat."""
+        """The rows (hj, a) as an array (h, a, j), flattened."""
         return rows.reshape(len(self.V), -1, d_out).transpose(0, 2, 1).ravel()
 
 

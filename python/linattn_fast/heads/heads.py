@@ -112,13 +112,7 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """Bring the heads to the host.
-
-        Returns
-        -------
-        Heads
-            The same heads on the host; these if they are there already.
-        """
+        """Bring the heads to the host; these if they are there already."""
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:
@@ -218,7 +212,7 @@ class Heads:
     @classmethod
     @same_bits
     def from_weights(cls, weights: Mapping[str, Any], layout: Layout = PLAIN) -> Heads:
-        """Heads of an attention layer with other parameters.
+        """Make the heads of an attention layer with other parameters.
 
         Parameters
         ----------
@@ -258,7 +252,7 @@ class Heads:
 
     @classmethod
     def from_torch(cls, module: object, layout: Layout = PLAIN) -> Heads:
-        """Heads of a PyTorch module: one made by :meth:`to_torch`, or another attention layer.
+        """Make the heads of a PyTorch module, from :meth:`to_torch` or another attention layer.
 
         Parameters
         ----------
@@ -412,7 +406,7 @@ class Heads:
 
 
 def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
-    """Heads of arrays that this room has made on the host for them alone: not checked again."""
+    """Make heads of arrays on the host that nothing else holds, without checking them again."""
     heads = Heads.__new__(Heads)
     heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
     heads.V.setflags(write=False)
@@ -421,7 +415,7 @@ def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads
 
 
 def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
-    """V (H, d_out, d) and Q (H, d, d) in normal form, of fewer heads where some repeat others.
+    """Bring V (H, d_out, d) and Q (H, d, d) into normal form; heads that repeat are merged.
 
         sum_h vec(V_h) vec(Q_h)' = (left A) (right B)' = left (A B') right'
 

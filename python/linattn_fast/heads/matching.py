@@ -35,14 +35,14 @@ class HeadMatch:
     mixing: Floats
     """(H, H): a's V is about mixing V of b, and its Q about mixing^-T Q of b."""
     value_distance: float
-    """||V of a - mixing V of b|| over ||V of a||."""
+    """Relative distance of the values: ||V of a - mixing V of b|| over ||V of a||."""
     query_distance: float
-    """||Q of a - mixing^-T Q of b|| over ||Q of a||."""
+    """Relative distance of the queries: ||Q of a - mixing^-T Q of b|| over ||Q of a||."""
     mixed_distance: float
     """What remains after mixing: ||sum_h V_h (x) Q_h of a - that of b|| over that of a. 0 exactly
     when a mixing makes the heads equal."""
     distance: float
-    """||coefficients of a - those of b||_F over that of a: 0 when the layers are the same."""
+    """Relative distance of the coefficients, in the Frobenius norm: 0 when the layers are the same."""
 
     def __str__(self) -> str:
         return (

@@ -63,13 +63,13 @@ class Ranks:
         self.metric = Metric.identity(d)
         self.size = float(np.linalg.norm(C))
         self.tolerance = max(tol, _reachable(len(C), d))
-        """What was asked for, but not below rounding."""
+        """The tolerance asked for, but not below rounding."""
         self.threshold = self.tolerance * self.size
         # A sum of n products errs by n eps of the lengths of its factors, which are ||C|| and at
         # most one; an SVD or eigendecomposition by a few times its size, taken as ten
         terms = C.shape[1] // d + d + len(C)
         self.rounding = float((terms + 10 * (d + len(C))) * EPS * self.size)
-        """What singular values of M(x) and eigenvalues of B(u,c) err by at most."""
+        """Bound on the error of singular values of M(x) and eigenvalues of B(u,c)."""
         self.rank = self._rank_above(self.threshold)
         """Largest rank of M(x) over the points."""
         self.least = max(1, self.least_heads(self.threshold))
@@ -108,9 +108,9 @@ class Ranks:
         return widest + 1 if ratios[widest] < _GAP else None
 
     def residual_of_fewer(self, H: int) -> float:
-        """What H heads leave of C at least: the values after the first H.
+        """Lower bound on what H heads leave of C, from the values after the first H.
 
-        0 when ranks do not tell, or rounding hides it.
+        It is 0 where ranks do not tell, or rounding hides it.
         """
         values = self.eigenvalues
         signs = np.concatenate([np.sort(np.maximum(s, 0))[:, ::-1] for s in (values, -values)])
@@ -153,7 +153,7 @@ class Ranks:
 
 
 def contract_pairs(C: Floats, x: Floats) -> Floats:
-    """M(x) for x (m, d): (m, d_out, d)."""
+    """The matrices M(x), (m, d_out, d), for x (m, d)."""
     d = x.shape[1]
     j, k = np.triu_indices(d)
     products = x[:, j] * x[:, k]  # the coefficient of j < k is 2 T already
@@ -161,12 +161,12 @@ def contract_pairs(C: Floats, x: Floats) -> Floats:
 
 
 def split_evenly(C: Floats, d: int) -> Floats:
-    """T (d_out, d, d, d) of coefficients (d_out, p): what (j,k) and (k,j) share, half to each."""
+    """T (d_out, d, d, d) of coefficients (d_out, p), which gives half to (j,k) and half to (k,j)."""
     return np.asarray(C.reshape(len(C), -1, d)[:, pair_table(d)] * _halves(d)[:, :, None])
 
 
 def _halves(d: int) -> Floats:
-    """One on the diagonal and a half beside it, (d, d)."""
+    """A matrix (d, d) with ones on the diagonal and halves elsewhere."""
     return np.where(np.eye(d, dtype=bool), 1.0, 0.5)
 
 
@@ -176,7 +176,7 @@ def svd_tolerance(d_out: int, d: int) -> float:
 
 
 def _reachable(d_out: int, d: int) -> float:
-    """Relative residual that the heads of the SVD reach for sure: no smaller tolerance makes sense.
+    """Relative residual that the heads of the SVD surely reach: no smaller tolerance makes sense.
 
     The SVD leaves out at most min(d_out d, d^2) values up to :func:`svd_tolerance`, and
     coefficients are sums of two entries of what it splits.
@@ -203,5 +203,5 @@ def _span(M: Floats, x: Floats, H: int) -> Floats:
 
 
 def _points_needed(H: int, n: int, d: int) -> int:
-    """Twice as many points as there are unknowns, n d, over the equations of a point, n - H."""
+    """Number of points with twice as many equations, n - H each, as there are unknowns, n d."""
     return 2 * (n * d) // (n - H) + d

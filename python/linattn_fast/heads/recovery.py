@@ -35,9 +35,9 @@ METHODS: tuple[Method, ...] = ("minimal", "svd")
 
 FLOPS_IF_INEXACT = 5e7
 """Flops that a search may spend where the fit left errors: its coefficients have noise, which only
-many heads have."""
+many heads reproduce."""
 _POLISH = 0.1
-"""What may be spent on the last digits when the number is known, relative to the search."""
+"""Flops spent on the last digits once the number is known, relative to those of the search."""
 _EXACT_FIT = 1e-12
 """Mean squared error over mean squared target up to which targets count as those of a layer."""
 _LARGEST_TOLERANCE = 1e-4
@@ -183,7 +183,7 @@ def _minimal(ranks: Ranks, max_heads: int | None, budget: Budget) -> _Found:
 
 
 def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
-    """Where least squares ends from the heads that ranks give, the nearest first."""
+    """Heads to which least squares leads from those that ranks give, the nearest first."""
     ends: list[Descent] = []
     for V, Q in ranks.spans():
         ends.append(ranks.nearest(V, Q, budget))

@@ -39,15 +39,15 @@ from .ranks import split_evenly
 LARGEST_SYSTEM = 1500
 """Number of coefficients, rows of the matrix of a step, up to which steps are quick enough."""
 NEAR = 1e-4
-"""Part of X beyond rank H, relatively, from where least squares over V and Q takes over."""
+"""Relative norm of X beyond rank H from which least squares over V and Q takes over."""
 _MOST_STEPS = 100
 """Steps towards a lower rank, and then of Gauss and Newton."""
 _WINDOW, _STALL = 10, 0.05
-"""Number of steps over which that part must fall by more than a fraction, and the fraction."""
+"""Number of steps over which that norm must fall by more than a fraction, and the fraction."""
 _DAMPING, _LEAST_DAMPING = 1e-6, 1e-15
-"""Added to the system of a Gauss-Newton step, relative to its diagonal: at first, and at least."""
+"""Damping of a Gauss-Newton step, relative to the diagonal of its system: first, and least."""
 _STRETCH = 0.3
-"""Standard deviation of the logarithm of what coordinates are stretched by."""
+"""Standard deviation of the logarithm of the factors that coordinates are stretched by."""
 _FASTER = 20
 """Flops of a Cholesky factorisation that take as long as one flop on short vectors."""
 

@@ -30,7 +30,7 @@ from .svd import perturbed, svd_count, svd_factors
 FLOPS = 3e9
 """Flops that a search may spend: a few seconds, whatever the size."""
 _NOISE = 0.1
-"""The part of them that is spent where the coefficients look like few heads and noise."""
+"""Share of them that is spent where the coefficients look like few heads and noise."""
 _STANDS_OUT = 0.05
 """Relative residual that heads which stand out of noise leave at most."""
 _AGREE = 0.02
@@ -47,7 +47,7 @@ heads that reproduce them; and from which a reduced rank needs several attempts 
 
 
 class Search:
-    """Looks for heads that reproduce coefficients.
+    """A search for heads that reproduce coefficients.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Search:
 
     @cached_property
     def reweighting(self) -> Reweighting | None:
-        """What finds starts of reduced rank; None where there are too many coefficients."""
+        """Finds starts of reduced rank; None where there are too many coefficients."""
         return Reweighting(self.C, self.d) if can_reweight(len(self.C), self.d) else None
 
     def _reduced(self, H: int, seed: int) -> Reduced | None:
@@ -146,7 +146,7 @@ class Search:
         return None
 
     def _expect_less_of_noise(self) -> None:
-        """Cut the budget where a few heads stand out: the rest is noise, which only many have."""
+        """Cut the budget where a few heads stand out of noise, which only many heads reproduce."""
         count = self.ranks.before_gap()
         if count is None or count >= self.least:
             return
@@ -178,7 +178,7 @@ class Search:
         return enough
 
     def _insist(self, enough: int) -> int:
-        """Lower a number that is enough while one head fewer is, from some of many starts."""
+        """Lower a number that is enough while one head fewer is enough from one of many starts."""
         while enough > self.least and self._more_starts(enough - 1):
             enough -= 1
         return enough
@@ -245,7 +245,7 @@ class Search:
         )
 
     def random_start(self, H: int, seed: int) -> tuple[Floats, Floats]:
-        """H heads to start from: a fixed point for each seed."""
+        """H heads to start from, fixed for each seed."""
         return perturbed(self.factors, H, seed)
 
 

@@ -18,10 +18,10 @@ def algebra_of(matrix: Floats) -> ModuleType:
 
 
 def two_sided(left: Floats, X: Floats, right: Floats) -> Floats:
-    """L X_a R' (m, q, k) for L (q, r), X (m, r, t) and R (k, t).
+    """The products L X_a R', (m, q, k), for L (q, r), X (m, r, t) and R (k, t).
 
-    Without BLAS on the host: an iteration goes back and forth between passes over the data and such
-    products, and the one thread of BLAS would leave the other processors idle between passes.
+    The host uses our own kernels and not BLAS, whose one thread would leave the other processors
+    idle between two passes over the data.
     """
     if compiled.MISSING is not None or is_on_device(X):
         return left @ X @ right.T

@@ -30,17 +30,17 @@ from . import device_algebra
 from .factors import EPS, MARGIN, MOST_CONDITION, Factorisation, NotSafe
 
 _MANY = 16
-"""Right-hand sides from which on products pay; with fewer a solve is one reading of L."""
+"""Right-hand sides from which our own kernels pay; with fewer, a solve is one reading of L."""
 _ENTRIES_AT_ONCE = 1 << 20
 """Entries of a matrix whose sizes are summed together."""
 _DENSE_UP_TO = 64
-"""Size of an operator up to which a dense eigendecomposition is faster than an iteration."""
+"""Rows of an operator up to which a dense eigendecomposition is faster than an iteration."""
 
 Operator: TypeAlias = Callable[[Floats], Floats]
 """A linear map of vectors (p,)."""
 
 Safe = TypeVar("Safe", bound=Factorisation)
-"""A factorisation of a kind of its own."""
+"""Any one class of factorisation: a result has that of its argument."""
 
 # --------------------------------------------------------------------------- triangles, on the host
 
@@ -61,12 +61,12 @@ def cholesky_in_place(matrix: Floats) -> tuple[Floats, int]:
 
 
 def _upper(factor: Floats) -> Floats:
-    """L' in Fortran order, for LAPACK."""
+    """The factor L' in Fortran order, for LAPACK."""
     return np.ascontiguousarray(factor).T
 
 
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
-    """x with L L' x = b (p, k)."""
+    """Solve L L' x = b for b (p, k)."""
     if not _are_many(b):
         return np.asarray(lapack.dpotrs(_upper(factor), b, lower=False)[0])
     L, rows, threads = _rows_of(factor, b)
@@ -76,7 +76,7 @@ def cholesky_solve(factor: Floats, b: Floats) -> Floats:
 
 
 def solve_lower(factor: Floats, b: Floats) -> Floats:
-    """x with L x = b (p, k)."""
+    """Solve L x = b for b (p, k)."""
     if not _are_many(b):
         return np.asarray(lapack.dtrtrs(_upper(factor), b, lower=False, trans=1)[0])
     L, rows, threads = _rows_of(factor, b)
@@ -85,7 +85,7 @@ def solve_lower(factor: Floats, b: Floats) -> Floats:
 
 
 def _are_many(b: Floats) -> bool:
-    """Whether right-hand sides (p, k) are so many that our own kernels, if there, are faster."""
+    """Whether there are so many right-hand sides, b (p, k), that our own kernels are faster."""
     return compiled.MISSING is None and b.ndim == 2 and b.shape[1] >= _MANY
 
 
@@ -96,7 +96,7 @@ def _rows_of(factor: Floats, b: Floats) -> tuple[Floats, Floats, int]:
 
 
 def cholesky_times(factor: Floats, x: Floats) -> Floats:
-    """L L' x for x (p,)."""
+    """Multiply L L' with x (p,)."""
     upper = _upper(factor)
     y = blas.dtrmv(upper, x)
     return np.asarray(blas.dtrmv(upper, y, trans=True))
@@ -108,9 +108,9 @@ def reciprocal_condition(factor: Floats, norm: float) -> float:
 
 
 def factor_bytes(p: int) -> int:
-    """Bytes that the factorisation works in, beside the matrix.
+    """Number of bytes that the factorisation works in, beside the matrix.
 
-    The rows below a block of columns, packed twice, as left and as right factor of a product;
+    The rows below a panel of columns are packed twice, as left and as right factor of a product;
     LAPACK needs nothing.
     """
     if compiled.MISSING is not None:
@@ -123,7 +123,7 @@ def factor_bytes(p: int) -> int:
 
 
 def power_of_two_scale(diagonal: Floats) -> Floats:
-    """D with D^2 diagonal in [1/2, 2]; 1 where the diagonal is zero."""
+    """Powers of two D with D^2 times the diagonal in [1/2, 2]; 1 where the diagonal is zero."""
     xp = module_of(diagonal)
     scale: Floats = xp.exp2(-xp.rint(xp.log2(xp.where(diagonal > 0, diagonal, 1.0)) / 2))
     return scale
@@ -147,7 +147,7 @@ def add_to_diagonal(matrix: Floats, value: float) -> None:
 
 
 def rounding_level(p: int, steps: int = 0) -> float:
-    """What rounding may have added to an eigenvalue of A, relative to the largest."""
+    """Bound on what rounding has added to an eigenvalue of A, relative to the largest."""
     return (p + steps) * EPS
 
 
@@ -159,45 +159,45 @@ class CholeskyFactor:
     """A = L L' on the host."""
 
     factor: Floats
-    """L, (p, p) in C order; undefined above its diagonal."""
+    """The factor L, (p, p) in C order; undefined above its diagonal."""
     scale: Floats
     norm: float
-    """Largest column sum of A."""
+    """Largest column sum of absolute values of A."""
     smallest: float
     level: float
     name: str = "cholesky"
 
     def get(self) -> CholeskyFactor:
-        """The same, on the host."""
+        """The same factorisation, on the host."""
         return self
 
     @property
     def margin(self) -> float:
-        """MARGIN times the level."""
+        """The margin, MARGIN times the rounding level."""
         return MARGIN * self.level
 
     @property
     def rank(self) -> int:
-        """Full: a factorisation is only made of matrices that allow it."""
+        """The full rank: only matrices that have it are factorised."""
         return len(self.scale)
 
     @property
     def uncertain(self) -> bool:
-        """Never: the rank is full."""
+        """Whether the rank is in doubt, which it never is."""
         return False
 
     @property
     def condition(self) -> float:
-        """LAPACK's estimate in the 1-norm."""
+        """Condition number of A in the 1-norm, as LAPACK estimates it."""
         return 1 / self.smallest
 
     def solve(self, b: Floats) -> Floats:
-        """x = D L'^-1 L^-1 D b."""
+        """Solve for b (p, k): x = D L'^-1 L^-1 D b."""
         units = self.scale[:, None]
         return units * cholesky_solve(self.factor, units * b)
 
     def multiply(self, x: Floats) -> Floats:
-        """D^-1 L L' D^-1 x."""
+        """Multiply D^-1 L L' D^-1 with x (p,)."""
         return cholesky_times(self.factor, x / self.scale) / self.scale
 
 
@@ -206,17 +206,17 @@ class DeviceCholeskyFactor(CholeskyFactor):
     """A = L L' on a CUDA device; zero above the diagonal of L."""
 
     def get(self) -> CholeskyFactor:
-        """The same, on the host."""
+        """The same factorisation, on the host."""
         L, scale = np.ascontiguousarray(to_host(self.factor)), to_host(self.scale)
         return CholeskyFactor(L, scale, self.norm, self.smallest, self.level, self.name)
 
     def solve(self, b: Floats) -> Floats:
-        """x = D L'^-1 L^-1 D b."""
+        """Solve for b (p, k): x = D L'^-1 L^-1 D b."""
         units = self.scale[:, None]
         return units * device_algebra.cholesky_solve(self.factor, units * b)
 
     def multiply(self, x: Floats) -> Floats:
-        """D^-1 L L' D^-1 x."""
+        """Multiply D^-1 L L' D^-1 with x (p,)."""
         return device_algebra.cholesky_times(self.factor, x / self.scale) / self.scale
 
 
@@ -241,19 +241,19 @@ def try_cholesky(
 
 
 def _norm(matrix: Floats) -> float:
-    """Largest column sum, without a second matrix."""
+    """Largest column sum of absolute values, without a second matrix."""
     xp, step = module_of(matrix), max(1, _ENTRIES_AT_ONCE // len(matrix))
     parts = (matrix[first : first + step] for first in range(0, len(matrix), step))
     return float(max(xp.abs(rows).sum(axis=1).max() for rows in parts))
 
 
 def ill_conditioned(reciprocal: float) -> NotSafe:
-    """What an attempt comes to where the reciprocal condition is not above the margin."""
+    """The value of an attempt whose reciprocal condition is not above the margin."""
     return NotSafe(f"the Gram is too ill-conditioned (about {1 / max(reciprocal, 1e-300):.1g})")
 
 
 def safe_for_ridge(factor: Safe | NotSafe, alpha: float) -> Safe | NotSafe:
-    """The factorisation of Lambda + alpha I, or why the range of Lambda is to be told apart."""
+    """The factorisation, unless a ridge alone makes it possible: then the range is needed."""
     if isinstance(factor, NotSafe) or alpha == 0 or factor.condition <= MOST_CONDITION:
         return factor
     return NotSafe(f"the Gram with its ridge is ill-conditioned (about {factor.condition:.1g})")
@@ -278,7 +278,7 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
 
 
 def _from_host(apply: Operator, place: Floats) -> Operator:
-    """An operator on the device of an array, for vectors of the host."""
+    """An operator of a device as one for vectors of the host."""
     return lambda x: to_host(apply(put(x, place)))
 
 

@@ -31,11 +31,11 @@ def factorise(
         "cholesky", "eigh", or "auto": try Cholesky and fall back to the eigendecomposition, saying
         why.
     steps
-        Additions that the entries of the matrix have gone through.
+        Number of additions that the entries of the matrix have gone through.
     sizes
-        (p,), from which D is taken in the place of the diagonal.
+        Mean squares (p,) that D is taken from in place of the diagonal.
     scaled
-        Whether the eigendecomposition is of the equilibrated matrix.
+        Whether the matrix is equilibrated before it is decomposed.
 
     Raises
     ------
@@ -54,9 +54,9 @@ def choose(
     least_norm: Callable[[], Factorisation],
     solver: str,
 ) -> ChosenFactor:
-    """Cholesky if ``attempt`` makes one, else what finds the solution of least norm.
+    """Take Cholesky if ``attempt`` makes one, else what finds the solution of least norm.
 
-    The rule of :func:`factorise`, for whatever way there is to do either.
+    This is the rule of :func:`factorise`, whichever way either is made.
     """
     start = time.perf_counter()
     reason = "asked for"

@@ -16,7 +16,7 @@ _MOST_ROUNDS = 5
 
 
 def cholesky(matrix: Floats) -> tuple[Floats, int]:
-    """Lower factor L of a symmetric matrix, zero above, and 0; -1 where some pivot fails."""
+    """Lower factor L of a symmetric matrix, zero above, and 0; or -1 where some pivot fails."""
     try:
         with cupyx().errstate(linalg="raise"):
             return cupy().linalg.cholesky(matrix), 0
@@ -53,24 +53,24 @@ def reciprocal_condition(factor: Floats, norm: float) -> float:
 
 
 def multiply_transposed(a: Floats, b: Floats) -> Floats:
-    """a b', (n, m), of a (n, k) and b (m, k)."""
+    """The product a b', (n, m), of a (n, k) and b (m, k)."""
     return a @ b.T
 
 
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
-    """x with L L' x = b (p, k), which may be overwritten."""
+    """Solve L L' x = b for b (p, k), which may be overwritten."""
     x: Floats = cupyx("lapack").potrs(factor, b, True)
     return x
 
 
 def cholesky_times(factor: Floats, x: Floats) -> Floats:
-    """L L' x for x (p,)."""
+    """Multiply L L' with x (p,)."""
     return factor @ (factor.T @ x)
 
 
 def solve_lower(factor: Floats, b: Floats) -> Floats:
-    """x with L x = b (p, k)."""
-    # cuBLAS has columns first, so L' is what it reads without a copy.
+    """Solve L x = b for b (p, k)."""
+    # cuBLAS stores columns first, so it reads L' without a copy.
     x: Floats = cupyx("scipy.linalg").solve_triangular(factor.T, b, trans="T", lower=False)
     return x
 
@@ -99,7 +99,7 @@ def triangle_of(stacked: Floats) -> Floats:
 
 
 def svd(matrix: Floats) -> tuple[Floats, Floats, Floats]:
-    """U, sigma, V' of a matrix, without what belongs to no singular value."""
+    """The thin SVD of a matrix: U, sigma and V'."""
     with cupyx().errstate(linalg="raise"):
         U, sigma, Vt = cupy().linalg.svd(matrix, full_matrices=False)
     return U, sigma, Vt

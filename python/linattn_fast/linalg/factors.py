@@ -1,4 +1,4 @@
-"""What a factorisation of Lambda + alpha I is, for a second moment Lambda, and when it is safe.
+"""What a factorisation of Lambda + alpha I is, Lambda a second moment, and when it is safe.
 
 Everything starts from the equilibrated matrix
 
@@ -55,7 +55,7 @@ class Factorisation(Protocol):
 
     @property
     def name(self) -> str:
-        """The solver's name."""
+        """The name of the solver, "cholesky", "eigh" or "qr"."""
 
     @property
     def scale(self) -> Floats:
@@ -67,7 +67,7 @@ class Factorisation(Protocol):
 
     @property
     def uncertain(self) -> bool:
-        """Whether the rank might be another."""
+        """Whether the rank is in doubt."""
 
     @property
     def condition(self) -> float:
@@ -83,13 +83,13 @@ class Factorisation(Protocol):
 
     @property
     def margin(self) -> float:
-        """Above it, ``smallest`` is taken to be real."""
+        """The margin above which ``smallest`` is taken to be real."""
 
     def solve(self, b: Floats) -> Floats:
-        """Solve for b (p, k): the solution of least norm."""
+        """Solve for b (p, k), with the solution of least norm."""
 
     def multiply(self, x: Floats) -> Floats:
-        """(Lambda + alpha I) x for x (p,)."""
+        """Multiply Lambda + alpha I with x (p,)."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class NotSafe:
     """The value of an attempt that rounding would spoil; printed, it is the reason."""
 
     reason: str
-    """Such as "the Gram is singular to rounding (pivot 3 of 40)"."""
+    """The reason, such as "the Gram is singular to rounding (pivot 3 of 40)"."""
 
     def __str__(self) -> str:
         return self.reason
@@ -109,4 +109,6 @@ class ChosenFactor:
 
     factorisation: Factorisation
     reason: str
+    """Why this one was taken."""
     seconds: float
+    """Seconds that it took."""

@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 _NARROW = 256
-"""Columns of a matrix that is factorised in narrow panels."""
+"""Columns up to which a matrix is factorised in narrow panels."""
 _LARGE = 1 << 22
-"""Multiply-adds of a product from which on our own threads are worth their start."""
+"""Multiply-adds of a product from which our own threads are worth starting."""
 
 
 def product(a: Floats, b: Floats) -> Floats:
-    """a @ b, in Fortran order."""
+    """The product a b, in Fortran order."""
     if 0 in (*a.shape, *b.shape):
         return np.zeros((len(a), b.shape[1]), order="F")
     if compiled.MISSING is None and a.size * b.shape[1] >= _LARGE:
@@ -54,14 +54,14 @@ def product(a: Floats, b: Floats) -> Floats:
 
 
 def multiply_transposed(a: Floats, b: Floats) -> Floats:
-    """a b', (n, m), of a (n, k) and b (m, k)."""
+    """The product a b', (n, m), of a (n, k) and b (m, k)."""
     if compiled.MISSING is None and a.size * len(b) >= _LARGE:
         return compiled.multiply_transposed(np.ascontiguousarray(a), np.ascontiguousarray(b))
     return np.asarray(a @ b.T)
 
 
 def eigenpairs(matrix: Floats) -> tuple[Floats, Floats]:
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, overwritten."""
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, which is overwritten."""
     values, vectors = eigh(matrix.T, overwrite_a=True, check_finite=False, driver="evd")
     return values, vectors
 
@@ -72,9 +72,10 @@ def eigenvalues(matrix: Floats) -> Floats:
 
 
 def _reflections(matrix: Floats) -> tuple[Floats, Floats]:
-    """Householder vectors with R above them, and their triangular factors, of a QR factorisation.
+    """A QR factorisation: Householder vectors with R above them, and their triangular factors.
 
-    LAPACK's recursive way, whose panels are products too, where ``dgeqrf`` goes column by column.
+    LAPACK's ``dgeqrt`` is recursive, so its panels are products too; ``dgeqrf`` goes column by
+    column.
     """
     panel = min(8 if matrix.shape[1] <= _NARROW else 32, *matrix.shape)
     factored, factors, _ = lapack.dgeqrt(panel, np.array(matrix, order="F"), overwrite_a=True)
@@ -102,6 +103,6 @@ def complement_of(vectors: Floats) -> Floats:
 
 
 def svd(matrix: Floats) -> tuple[Floats, Floats, Floats]:
-    """U, sigma, V' of a matrix, without what belongs to no singular value."""
+    """The thin SVD of a matrix: U, sigma and V'."""
     U, sigma, Vt = _svd(matrix, full_matrices=False, check_finite=False)
     return U, sigma, Vt

@@ -10,9 +10,9 @@ answered in the caller's units, in which x is long or short:
 Directions that the data does not have are not in K, so they never see the ridge, and alpha -> 0
 tends to the solution of least norm.
 
-Features may differ in size by more digits than a float has. Then K is a matter of care: rounding in
-V of a large feature would outweigh all of a small one. So features are taken from the largest down,
-level by level, and what a level leaves of V within rounding is set to zero there.
+Features may differ in size by more digits than a float has. K then needs care: rounding in V of a
+large feature would outweigh all of a small one. So features are taken from the largest down, level
+by level, and what a level leaves of V within rounding is set to zero there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from scipy.linalg import lu_factor, lu_solve, qr, solve_triangular
 from ..arrays.types import Floats
 
 _LEVEL = 2.0**10
-"""Features of one level differ in scale by no more than this."""
+"""Largest ratio of the scales of two features of one level."""
 _ALIKE = 1e-6
-"""Singular values of K that are this close have many digits."""
+"""Ratio of singular values of K above which the smaller is known to many digits."""
 _NOTHING = 8 * float(np.finfo(np.float64).eps)
-"""Times p: errors of M' D^-1 K that are left as they are."""
+"""Errors of M' D^-1 K, over p, that are left as they are."""
 _MOST_CORRECTIONS = 20
 """More than enough for the range of float64, at 16 digits each."""
 
@@ -40,17 +40,17 @@ class Lift:
     """K = turned turn', so that each column of ``turned`` has a size of its own."""
 
     turned: Floats
-    """D times numbers near one, (p, r)."""
+    """K turn, (p, r): D times numbers near one."""
     turn: Floats
-    """Orthonormal, (r, r)."""
+    """An orthogonal matrix, (r, r)."""
 
     def __call__(self, a: Floats) -> Floats:
-        """K a for a (r, m)."""
+        """The product K a for a (r, m)."""
         return self.turned @ (self.turn.T @ a)
 
 
 def shortest_lift(vectors: Floats, scale: Floats, noise: float) -> Lift:
-    """K of orthonormal V (p, r) and the diagonal of D (p,), all on the host.
+    """The map K of orthonormal V (p, r) and the diagonal of D (p,), all on the host.
 
     ``noise`` is what rounding may have added to V. Features that V does not have, such as those
     that are always zero, get no coefficient.
@@ -69,7 +69,7 @@ def shortest_lift(vectors: Floats, scale: Floats, noise: float) -> Lift:
 
 
 def _graded_lift(vectors: Floats, scale: Floats, noise: float) -> tuple[Floats, Floats]:
-    """K turn and turn, of features that V has.
+    """The matrices K turn and turn, of features that V has.
 
     With M = V turn and Y = D^-1 M F, F the levels, K turn = Y (Y'Y)^-1 F. Rounding of a small
     feature's column is large for a large feature; each correction takes a factor eps from it.
@@ -82,7 +82,7 @@ def _graded_lift(vectors: Floats, scale: Floats, noise: float) -> tuple[Floats, 
     T = T[: len(F)]
 
     def solved(b: Floats) -> Floats:
-        """(Y'Y)^-1 b."""
+        """Solve Y'Y x = b."""
         inner = solve_triangular(T, b[columns], trans="T", check_finite=False)
         x = np.empty_like(b)
         x[columns] = solve_triangular(T, inner, check_finite=False)
@@ -121,7 +121,7 @@ def _exact_in_basic(K: Floats, M: Floats, D: Floats, basic: list[int]) -> Floats
 def _staircase(
     vectors: Floats, D: Floats, noise: float
 ) -> tuple[Floats, Floats, Floats, list[int]]:
-    """V turned from the right to zeros above each column's level.
+    """Turn V from the right, so that each column is zero above its level.
 
     Rows are sorted from the largest feature down. Returns V turn (p, r), turn (r, r), the level of
     each column, as an entry of D, (r,), and r rows that determine all columns.
@@ -155,22 +155,22 @@ class RidgeTriangle:
 
     lift: Lift
     triangle: Floats
-    """T, (r, r)."""
+    """The triangle T, (r, r)."""
     columns: npt.NDArray[np.intp]
     """The order of T's columns."""
     exponents: npt.NDArray[np.int64]
-    """k, (r,)."""
+    """The exponents k, (r,)."""
     condition: float
     """Bound on the condition number of diag(s^2) + alpha K'K, its columns brought to one length."""
 
     def solve(self, b: Floats) -> Floats:
-        """x = K (diag(s^2) + alpha K'K)^-1 K'b for b (p, m)."""
+        """Solve for b (p, m): x = K (diag(s^2) + alpha K'K)^-1 K'b."""
         scaled = (np.ldexp(self.lift.turned, self.exponents).T @ b)[self.columns]
         inner = solve_triangular(self.triangle, scaled, trans="T", check_finite=False)
         return self.lifted(solve_triangular(self.triangle, inner, check_finite=False))
 
     def lifted(self, inner: Floats) -> Floats:
-        """x for T's own coordinates (r, m)."""
+        """The coefficients x of T's own coordinates (r, m)."""
         a = np.empty_like(inner)
         a[self.columns] = inner
         # The columns of K first: they may be as large as a is small
@@ -178,10 +178,7 @@ class RidgeTriangle:
 
 
 def ridge_among(s: Floats, lift: Lift, alpha: float, c: Floats) -> tuple[Floats, RidgeTriangle]:
-    """x (p, m) = K a with the a that minimises |diag(s) a - c|^2 + alpha |K a|^2, and the triangle.
-
-    c has the shape (r, m).
-    """
+    """Minimise |diag(s) a - c|^2 + alpha |K a|^2 for c (r, m); return x = K a and the triangle."""
     mantissa, exponent = np.frexp(np.sqrt(alpha))
     data, K = s[:, None] * lift.turn, mantissa * lift.turned
     # sqrt(alpha) K might overflow on its own, so its exponent joins that of the columns
@@ -199,7 +196,7 @@ def ridge_among(s: Floats, lift: Lift, alpha: float, c: Floats) -> tuple[Floats,
 
 
 def _condition(s: Floats, lift: Lift, alpha: float) -> float:
-    """That of diag(s^2), which a ridge never makes worse, or with the ridge if that is better."""
+    """The condition number of diag(s^2), or with the ridge if that is better."""
     data = float((s.max() / s.min()) ** 2)
     sizes = np.linalg.svd(lift.turned / np.abs(lift.turned).max(), compute_uv=False)
     if not sizes[-1] > _ALIKE * sizes[0]:  # no digits of the smallest are certain

@@ -2,7 +2,7 @@
 
 A Gram matrix has the squared condition number of the features: what is below sqrt(eps) of the
 largest singular value is lost in it. With the data at hand, the features themselves can be reduced
-to a triangle, a batch at a time, without ever holding more than a few p x p matrices:
+to a triangle, some rows at a time, without ever holding more than a few p x p matrices:
 
     [ sqrt(w) H D   sqrt(w) y ] = Q [ R  c ]      D = diag(2^k), columns of length near one
                                     [ 0  . ]
@@ -32,15 +32,26 @@ def solve_rows(
 ) -> tuple[Floats, SpectralFactor]:
     """Best coefficients (d_out, p), of least norm, and a factorisation of Lambda + alpha I.
 
-    ``rows`` are sqrt(w / W) [h y] of the samples, some at a time; ``sizes`` the mean squares of the
-    features, (p,), from which D is taken.
+    Parameters
+    ----------
+    rows
+        Rows sqrt(w / W) [h y] of the samples, some at a time.
+    n_samples
+        Number of samples.
+    alpha
+        Ridge.
+    sizes
+        Mean squares that D is taken from, (p,): the diagonal of Lambda, or nearly
+        (:mod:`linattn_fast.moments.sums`).
+    d_out
+        Number of outputs; may be 0.
     """
     xp, algebra = module_of(sizes), algebra_of(sizes)
     scale = power_of_two_scale(sizes)
     triangle = None
     units = xp.concatenate([scale, xp.ones(d_out)])
-    for block in rows:
-        scaled = put(block, like=units) * units
+    for some in rows:
+        scaled = put(some, like=units) * units
         triangle = algebra.triangle_of(
             scaled if triangle is None else xp.concatenate([triangle, scaled])
         )
@@ -52,9 +63,9 @@ def solve_rows(
 def solve_triangle(
     R: Floats, c: Floats, n_samples: int, alpha: float, scale: Floats
 ) -> tuple[Floats, SpectralFactor]:
-    """Solve |R D^-1 x - c|^2 + alpha |x|^2 with R (k, p), k <= p, and c (k, d_out).
+    """Minimise |R D^-1 x - c|^2 + alpha |x|^2 for R (k, p), k <= p, and c (k, d_out).
 
-    R has been scaled by D, the ridge is in the units of x.
+    R has been scaled by D; the ridge is in the units of x.
     """
     p, xp = R.shape[1], module_of(R)
     # Features that are always zero, most of them for one-hot tokens, cost nothing

@@ -42,10 +42,10 @@ class SpectralFactor:
     values: Floats
     """All eigenvalues of A, ascending."""
     vectors: Floats
-    """V, (p, r): eigenvectors of the last r."""
+    """The eigenvectors V of the last r of them, (p, r)."""
     scale: Floats
     lift: Lift | None
-    """K; None for D V."""
+    """The map K; None where it is D V."""
     ridge: RidgeTriangle | None
     """Triangle of diag(w) + alpha K'K; None without a ridge."""
     level: float
@@ -54,7 +54,7 @@ class SpectralFactor:
     """"eigh", or "qr" when values and vectors come from the features themselves."""
 
     def get(self) -> SpectralFactor:
-        """The same, on the host."""
+        """The same factorisation, on the host."""
         return replace(
             self,
             values=to_host(self.values),
@@ -89,18 +89,18 @@ class SpectralFactor:
 
     @property
     def uncertain(self) -> bool:
-        """Whether an eigenvalue is so close to the margin that the rank might be another."""
+        """Whether an eigenvalue is so close to the margin that the rank is in doubt."""
         near = self.margin * self.values[-1]
         close = (self.values > near / self.closeness) & (self.values < near * self.closeness)
         return bool(close.any())
 
     @property
     def closeness(self) -> float:
-        """CLOSE, as a ratio of eigenvalues: its square where singular values were computed."""
+        """The ratio of eigenvalues that CLOSE means: its square for singular values."""
         return CLOSE**2 if self.name == "qr" else CLOSE
 
     def solve(self, b: Floats) -> Floats:
-        """The shortest of all solutions."""
+        """Solve for b (p, k), with the shortest of all solutions."""
         if self.rank == 0:
             nothing: Floats = module_of(b).zeros_like(b)
             return nothing
@@ -110,13 +110,13 @@ class SpectralFactor:
         return self.shortest((self.vectors.T @ (self.scale[:, None] * b)) / self.kept[:, None])
 
     def shortest(self, inner: Floats) -> Floats:
-        """K inner: the shortest x with V' D^-1 x = inner."""
+        """The shortest x with V' D^-1 x = inner, which is K inner."""
         if self.lift is None:
             return self.scale[:, None] * (self.vectors @ inner)
         return self.lift(inner)
 
     def multiply(self, x: Floats) -> Floats:
-        """D^-1 V diag(w) V' D^-1 x: Lambda x, without the ridge."""
+        """Multiply Lambda = D^-1 V diag(w) V' D^-1, without the ridge, with x (p,)."""
         y = self.kept * (self.vectors.T @ (x / self.scale))
         return (self.vectors @ y) / self.scale
 
@@ -139,7 +139,7 @@ def spectral_factor(
     kept = vectors[:, vectors.shape[1] - rank :]
     if rank == 0 or (rank == len(values) and alpha == 0):
         return SpectralFactor(values, kept, scale, None, None, level, margin, name)
-    # Graded matrices need QR with pivots, which cuSOLVER has not, so this is on the host
+    # Graded matrices need QR with pivots, which cuSOLVER lacks, so this is on the host
     real = to_host(values[len(values) - rank :])
     noise = level * real[-1] / real[0]  # of the vectors: rounding over the gap to zero
     noise = MARGIN * (np.sqrt(noise) if name == "qr" else noise)
@@ -159,9 +159,9 @@ def decompose(
     scaled: bool = True,
     alpha: float = 0.0,
 ) -> SpectralFactor:
-    """Eigendecomposition of the equilibrated matrix, which is overwritten and has no ridge yet.
+    """Decompose the equilibrated matrix, which is overwritten and has no ridge yet.
 
-    Not ``scaled``, D = I: for a kernel matrix, whose null space matters in its own units.
+    Where it is not ``scaled``, D = I: the null space of a kernel matrix matters in its own units.
     """
     values, vectors, scale = eigenpairs(matrix, sizes, scaled=scaled)
     level = rounding_level(len(matrix), steps)

@@ -9,17 +9,18 @@ r = y - C h the residual of a sample, one pass over the data, wherever that is, 
 
 *What rounding leaves.* In equilibrated coordinates xi = D^-1 C' let kappa^2 be the condition number
 of the matrix that was solved with, r the residual with its ridge,
-|r|^2 = mean w ||C h - y||^2 + alpha ||C||^2, and u the rounding relative to the data. To first order
-(Wedin), |delta xi| is at most
+|r|^2 = mean w ||C h - y||^2 + alpha ||C||^2, and u the rounding relative to the data. To first
+order (Wedin), |delta xi| is at most
 
     u kappa^2 (|xi| + |y|)                       from the Gram, whose entries err by u
     u (kappa (|xi| + |y|) + kappa^2 |r|)         from the data, whose features err by u
 
-and |delta C| <= max(D) |delta xi|. Of short rank, the shortest C depends on the range of the data
-too, which the same errors tilt; in the caller's units, a tilt counts by up to (max D / min D)^2.
+and |delta C| <= max(D) |delta xi|. Where the rank is short, the shortest C also depends on the range
+of the data, which the same errors tilt; in the caller's units, a tilt counts by up to
+(max D / min D)^2.
 
-Features that cancel err by u relative to their summands, so u counts by as much as these are larger
-than 1 / D. And nothing is known where only rounding makes the rank short, or where products
+Features that cancel err by u relative to their summands, so u counts as many times as these are
+larger than 1 / D. And nothing is known where only rounding makes the rank short, or where products
 underflow: the rank is compared with the exact one (:mod:`linattn_fast.exact.exact_rank`).
 """
 
@@ -43,7 +44,9 @@ from ..moments.factors import rounding_steps_of
 from ..moments.sums import MomentSums
 
 _MOST_CORRECTIONS = 4
+"""Corrections of one refinement, at most."""
 _FIRST_STEP = 0.5
+"""Largest first correction that is taken, relative to the solution."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ class Solution:
     refinements: tuple[float, ...]
     mean_squared_error: float
     error_bound: float = 0.0
-    """What that may be off by, where it is from moments; 0 where it is from the data."""
+    """Bound on the error of that error, where it is from moments; 0 where it is from the data."""
 
 
 def norm(x: Floats) -> float:
-    """Frobenius norm without overflow."""
+    """The Frobenius norm, without overflow."""
     xp = module_of(x)
     largest = float(xp.abs(x).max()) if x.size else 0.0
     return largest * float(xp.linalg.norm(x / largest)) if largest > 0 else 0.0
@@ -91,6 +94,7 @@ def refine(
 # ------------------------------------------------------------------------------------ on the data
 
 _MOST_STEPS = 8
+"""Corrections on the data, at most."""
 _TRUSTED = 1e-3
 """Largest rounding level times condition number of a factorisation whose steps need no check."""
 _ROUNDING = 1e-12
@@ -161,9 +165,9 @@ def _steps(change: Floats, C: Floats, scale: Floats) -> tuple[float, float]:
 _WORTH_SAYING = 1e-6
 """Relative error of coefficients from the Gram alone that ``info.reason`` names."""
 _CANCELLED = 0.25
-"""In units of A every feature is near one, but for those that may be rounding alone."""
+"""Root mean square in units of A below which a feature may be rounding alone; others are near 1."""
 _SMALLEST_TARGET = 2.0**-480
-"""Squares of larger targets have all their digits, in sums of any length."""
+"""Target above which squares keep all their digits, in sums of any length."""
 _CHECK = 2e9
 """Multiply-adds that the exact rank may cost here: some tenths of a second."""
 _CONVERGED = 1e-10
@@ -171,7 +175,7 @@ _CONVERGED = 1e-10
 
 
 def rounding_of_data(n_samples: int, p: int, longest: int) -> float:
-    """u of features that are summed over ``longest`` tokens and reduced by reflections."""
+    """The rounding u of features summed over ``longest`` tokens and reduced by reflections."""
     return (max(n_samples, p) + longest + 8) * EPS
 
 
@@ -188,7 +192,7 @@ def bound(
     squares: Floats,
     summands: Floats,
 ) -> float | None:
-    """Relative error of C (d_out, p) in the Frobenius norm; None where nothing is known.
+    """Bound on the relative error of C (d_out, p) in the Frobenius norm; None without one.
 
     ``residual`` is |r|, or None for coefficients that come from the Gram alone; ``target`` is |y|.
     ``squares`` are mean squares of the features, (p,), and ``summands`` those of what the features
@@ -219,9 +223,9 @@ def bound(
 
 
 def left_after(steps: Sequence[float], rate: float) -> float:
-    """Relative error that corrections of these sizes leave: the last one times how fast they fall.
+    """Relative error that corrections of these sizes leave: the last one times their rate of fall.
 
-    ``rate`` is how fast they are expected to fall where there is but one.
+    ``rate`` is the rate that is expected where there is only one correction.
     """
     if not steps:
         return np.inf
@@ -250,7 +254,7 @@ def confirmed(error: float | None, rank: int, data: ModularData) -> float | None
 
 
 def doubts_of_rank(factor: Factorisation, p: int) -> str:
-    """What a factorisation cannot tell, for ``info.reason``; empty where it leaves no doubt."""
+    """What a factorisation cannot tell about the rank, in words; empty where there is no doubt."""
     if factor.rank == p and factor.name == "cholesky":
         return ""
     said = []
@@ -268,7 +272,7 @@ def doubts_of_rank(factor: Factorisation, p: int) -> str:
 def error_of_factorised(
     solution: Solution, factor: Factorisation, moments: MomentSums, alpha: float
 ) -> float | None:
-    """Bound on the relative error of C, :mod:`linattn_fast.solvers.accuracy`; None where there is none."""
+    """Bound on the relative error of C by rounding, as said above; None where there is none."""
     p, n = moments.dimension, moments.n_samples
     if factor.uncertain or (factor.name == "eigh" and factor.rank < p):
         return None
@@ -315,7 +319,7 @@ def doubts_of(
 
 
 def converged(solution: Solution, factor: Factorisation) -> bool:
-    """Whether refinement left no more than rounding of what a Gram has lost."""
+    """Whether refinement has made up for what the Gram had lost, to rounding."""
     if factor.name == "qr" or not solution.coefficients.any():
         return True
     return left_after(solution.refinements, factor.level * factor.condition) <= _CONVERGED

@@ -69,7 +69,7 @@ def _chosen(task: Task, solver: str) -> ChosenFactor:
 
 
 def _refined(task: Task, moments: MomentSums, choice: ChosenFactor) -> Solution:
-    """C (d_out, p), corrected on the data where that is at hand."""
+    """Solve for C (d_out, p), and correct it on the data where that is at hand."""
     with task.stages.timed("solve"):
         C = choice.factorisation.solve(moments.cross() / moments.required_weight()).T
     if task.problem.gradient is None:
@@ -81,7 +81,7 @@ def _refined(task: Task, moments: MomentSums, choice: ChosenFactor) -> Solution:
 
 
 def _solved(task: Task, choice: ChosenFactor, solution: Solution | None = None) -> Solved:
-    """What a factorisation of the Gram comes to."""
+    """The solved problem of a factorisation of the Gram."""
     moments = accumulated(task)
     if solution is None:
         solution = _refined(task, moments, choice)

@@ -40,7 +40,7 @@ BYTES_RATE = 3e9
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
 _HEAVY_TAILS = 1.4
-"""Cubic features need so many times the iterations of Gaussian ones."""
+"""How many times as many iterations cubic features need as Gaussian ones."""
 _LARGEST_ROOT = 50.0
 """Largest root of the condition number that is reckoned with: few samples a feature."""
 PATIENCE = 20.0
@@ -50,7 +50,7 @@ _WORTH = 4.0
 PART = 1.5
 """Samples a feature that a proof needs, at least."""
 _WORTH_LOOKING = 0.1
-"""Seconds of the whole below which nobody looks for blocks."""
+"""Predicted seconds of the whole below which it is not worth looking for blocks."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Costs:
     """Predicted seconds of each solver."""
 
     cholesky: float
-    """With the proof of a certificate, where one is wanted."""
+    """Seconds of moments, Cholesky and, where it is wanted, its proof."""
     dual: float
     pcg: float
-    """Without a proof."""
+    """Seconds of the passes, without a proof."""
     proof: float
-    """Of a certificate, on a part of the samples."""
+    """Seconds of the proof of a certificate, on a part of the samples."""
 
 
 def predicted_iterations(features: Features, n_samples: int) -> int:
-    """Iterations of one solve."""
+    """Number of iterations of one solve."""
     r = math.sqrt(features.count / n_samples)
     root = min((1 + r) / (1 - r), _LARGEST_ROOT) if r < 1 else _LARGEST_ROOT
     return math.ceil(_HEAVY_TAILS * 0.5 * root * math.log(2 / TOLERANCE))
@@ -82,10 +82,10 @@ def predict(
     *,
     proof: bool,
 ) -> Costs:
-    """Seconds of each solver on all cores; ``columns`` are samples, or sequences for "all".
+    """Predict the seconds of each solver; ``columns`` are samples, or sequences for "all".
 
-    Not on the threads that are set: solvers differ in the last bits, and results are to have the
-    same ones for every number of threads.
+    All cores count, not the threads that are set: solvers differ in the last bits, and results are
+    to have the same bits for every number of threads.
     """
     q, k, p, threads = features.n_pairs, features.n_queries, features.count, usable_cores()
     triples = positions == "all" and features.everything
@@ -109,8 +109,8 @@ def predict(
 def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> float | None:
     """Predicted seconds of a factorisation of all features, infinite where memory is short.
 
-    None where that is so little that nobody looks for blocks, and on a device, which would wait for
-    hundreds of small factorisations.
+    None where they are so few that looking for blocks is not worth it, and on a device, which would
+    wait for hundreds of small factorisations.
     """
     n, columns, features = problem.n_samples, problem.n_columns, problem.features
     if n is None or columns is None or problem.engine.on_device:
@@ -129,7 +129,7 @@ def worth_proving(costs: Costs) -> bool:
 
 
 def predict_orthogonal(features: Features, n_samples: int) -> float:
-    """Seconds of solver "qr": a triangle of the features, and its singular values and vectors."""
+    """Predict the seconds of "qr": a triangle of the features, and its singular vectors."""
     p = features.count
     return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE
 
@@ -138,7 +138,7 @@ def predict_orthogonal(features: Features, n_samples: int) -> float:
 
 
 def kept_samples_bytes(features: Features, d_out: int, positions: Positions, columns: int) -> int:
-    """Bytes of the packed samples that PCG keeps between passes where there is room.
+    """Number of bytes of the packed samples that PCG keeps between passes where there is room.
 
     A column is a sample, or for "all" a sequence, with S of its queries in the place of z.
     """
@@ -148,7 +148,7 @@ def kept_samples_bytes(features: Features, d_out: int, positions: Positions, col
 
 
 def _slabs_bytes(n_samples: int, entries: int) -> int:
-    """Bytes of the partial sums of a pass: one sum a slab, and one alone without the extension."""
+    """Number of bytes of the partial sums of a pass: one a slab; without the extension, one."""
     if compiled.MISSING is not None:
         return 8 * entries
     # Where a number does not fit the extension's integers, neither do the sums fit any memory.
@@ -157,7 +157,7 @@ def _slabs_bytes(n_samples: int, entries: int) -> int:
 
 
 def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
-    """Bytes of a fit by conjugate gradients whose samples are made anew in every pass."""
+    """Number of bytes of conjugate gradients whose samples are made anew in every pass."""
     q, k, p = features.n_pairs, features.n_queries, features.count
     # The blocks at work, one a thread.
     rows = 8 * compiled.BLOCK_STRIDE * (3 * q + 4 * (k + d_out)) * get_num_threads()
@@ -216,7 +216,7 @@ def estimate_memory(
 def _bytes_by_solver(
     features: Features, d_out: int, positions: Positions, n_samples: int | None
 ) -> dict[str, int]:
-    """Bytes of :func:`estimate_memory`, for sizes that have been checked."""
+    """The estimate of :func:`estimate_memory`, for sizes that have been checked."""
     d, p = features.d, features.count
     moments = compact_bytes(features, d_out, positions)
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
@@ -238,16 +238,16 @@ def _bytes_by_solver(
 
 
 def bytes_of(problem: Problem, n_samples: int | None = None) -> dict[str, int]:
-    """Bytes of each solver on a problem; "dual" and "pcg" only where its samples are counted."""
+    """Estimate the bytes of each solver; "dual" and "pcg" only where samples are counted."""
     n = problem.n_samples if n_samples is None else n_samples
     return _bytes_by_solver(problem.features, problem.d_out, problem.positions, n)
 
 
 def dual_bytes(problem: Problem) -> int:
-    """Bytes of a fit from the kernel of the samples; 0 where their number is not known yet."""
+    """Estimate the bytes of the dual; 0 where the number of samples is not known yet."""
     return bytes_of(problem).get("dual", 0)
 
 
 def what_needs(features: Features, solver: str) -> str:
-    """What a refusal says of the fit that needs too much memory."""
+    """The words of a refusal for a fit that needs too much memory."""
     return f"fit: d = {features.d} ({features.count} features), solver {solver!r},"

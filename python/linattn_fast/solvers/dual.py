@@ -64,9 +64,9 @@ class Kernel:
             raise non_finite_error(tokens)
 
     def in_units(self) -> tuple[Kernel, int, int]:
-        """Parts scaled by powers of two to sizes near one, so that no product under- or overflows.
+        """Scale the parts by powers of two to sizes near one, so that no product over- or underflows.
 
-        Returns them with the exponents k of sqrt(w) h and j of sqrt(w).
+        They are returned with the exponents k of sqrt(w) h and j of sqrt(w).
         """
         exponents, parts = [], []
         for array in (self.s, self.z, self.root):
@@ -76,7 +76,7 @@ class Kernel:
         return Kernel(*parts), sum(exponents), exponents[-1]
 
     def matrix(self, ridge: float) -> Floats:
-        """K + ridge I, (N, N)."""
+        """The matrix K + ridge I, (N, N)."""
         multiply_transposed = algebra_of(self.s).multiply_transposed
         K: Floats = multiply_transposed(self.s, self.s)
         K *= multiply_transposed(self.z, self.z)
@@ -86,18 +86,18 @@ class Kernel:
         return K
 
     def coefficients(self, x: Floats) -> Floats:
-        """C (d_out, p) = sum_i root_i x_i h_i'."""
+        """The coefficients C = sum_i root_i x_i h_i', (d_out, p)."""
         weighted = self.root[:, None] * x  # (N, d_out)
         stacked: Floats = module_of(self.s).stack([self.times(column) for column in weighted.T])
         return stacked
 
     def times(self, column: Floats) -> Floats:
-        """sum_i x_i h_i of numbers x (N,), (p,)."""
+        """The sum of x_i h_i over the samples, (p,), for numbers x (N,)."""
         sums: Floats = (self.s * column[:, None]).T @ self.z  # (q, d)
         return sums.reshape(-1)
 
     def outputs(self, coefficients: Floats) -> Floats:
-        """C h_i for every sample, (N, d_out)."""
+        """Outputs C h_i of every sample, (N, d_out)."""
         q, d = self.s.shape[1], self.z.shape[1]
         maps = coefficients.reshape(-1, q, d)
         rows = [((self.s @ one) * self.z).sum(axis=1) for one in maps]
@@ -106,16 +106,16 @@ class Kernel:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Samples and features."""
+        """Number of samples, and of features."""
         return len(self.s), self.s.shape[1] * self.z.shape[1]
 
     def squares(self) -> Floats:
-        """Sum of w_i h_i^2, (p,)."""
+        """The sum of w_i h_i^2 over the samples, (p,)."""
         weighted = (self.root[:, None] * self.s) ** 2  # (N, q)
         return (weighted.T @ self.z**2).reshape(-1)
 
     def features(self) -> Floats:
-        """sqrt(w_i) h_i, (N, p)."""
+        """The features sqrt(w_i) h_i of every sample, (N, p)."""
         weighted = self.root[:, None] * self.s
         return (weighted[:, :, None] * self.z[:, None, :]).reshape(len(self.s), -1)
 
@@ -141,9 +141,10 @@ class Summands:
         squares = Features(features.d, np.repeat(np.arange(features.d), 2).reshape(-1, 2))
         with np.errstate(over="ignore", invalid="ignore"):
             diagonal, z = samples.with_features(squares).rows()  # S_jj (N, d), z (N, d)
-            j, k = features.pairs.T
+            place = module_of(z).asarray
+            j, k, l = (place(index) for index in (*features.pairs.T, features.queries))
             of_samples = (diagonal[:, j] * diagonal[:, k]).sum(axis=1)
-            of_samples *= (z[:, features.queries] ** 2).sum(axis=1)
+            of_samples *= (z[:, l] ** 2).sum(axis=1)
             of_samples *= put(samples.weight_of_each(), like=z)
             of_features = engine.summand_sizes(samples).reshape(-1)
         return cls(of_features, of_samples, samples.longest)
@@ -173,7 +174,7 @@ class DualSolution:
 
 
 def solve_if_few(task: Task) -> Solved | NotSafe:
-    """Solve a stream whose moments have told that it has fewer samples than features."""
+    """Solve a stream whose moments show that it has fewer samples than features."""
     moments = accumulated(task)
     return solve(task) if moments.n_samples < moments.dimension else NotSafe("")
 
@@ -351,7 +352,7 @@ def _by_features(
 
 
 def _mean_squared_error(kernel: Kernel, coefficients: Floats, y: Floats) -> float:
-    """(1/W) sum w |y - C h|^2, in units in which no weight is lost."""
+    """The mean squared error (1/W) sum w |y - C h|^2, in units in which no weight is lost."""
     root = kernel.root / kernel.root.max()
     with np.errstate(over="ignore", invalid="ignore"):
         errors = ((root[:, None] * (y - kernel.outputs(coefficients))) ** 2).sum()

@@ -1,4 +1,4 @@
-"""Data that a layer fits exactly is learned from a part of it.
+"""Data that a layer fits exactly can be learned from a part of it.
 
 No loss is below zero. Where a few sequences determine a layer (a safe Cholesky factorisation of
 their second moment) and that layer fits *all* sequences to rounding, it is a best fit of all of
@@ -25,10 +25,11 @@ from .costs import bytes_of, predict
 from .solved import Solved, Task
 
 _SAMPLES_PER_FEATURE = 4
-"""Samples of the part: enough for a well-conditioned second moment of features that vary."""
+"""Samples of the part for each feature: enough for a well-conditioned second moment."""
 _LEAST_SAMPLES = 1024
+"""Samples of the part, at least."""
 _LEAST_RATIO = 8
-"""How many times as many samples all of the data must have: less is not worth the look."""
+"""How many times as many samples as the part all of the data must have to make it worthwhile."""
 _WORTH = 0.5
 """Largest share that the part may take of the predicted time."""
 _ROWS = 1 << 16
@@ -70,7 +71,7 @@ def solve(task: Task, sequences: int) -> Solved | NotSafe:
 
 
 def worth_trying(problem: InMemory, memory: int, *, instead_of: str) -> int | None:
-    """How many sequences to try before a solver; None where nothing is to be gained."""
+    """Number of sequences to try before a solver; None where nothing is to be gained."""
     features, samples, n = problem.features, problem.samples, problem.n_samples
     if problem.engine.on_device:
         return None
@@ -97,8 +98,8 @@ def worth_trying(problem: InMemory, memory: int, *, instead_of: str) -> int | No
 def _error_of_exact_fit(problem: InMemory, solution: Solution) -> tuple[Floats, Floats] | None:
     """Mean w (y - C h)^2 and mean w y^2 of each output, (d_out,); None if more than rounding.
 
-    A part of the sequences at a time, so that outputs take no memory to speak of and noise is
-    noticed in the first of them.
+    Some sequences are looked at at a time, so that outputs take little memory and noise is noticed
+    in the first of them.
     """
     samples, C = problem.samples, solution.coefficients
     step = max(1, _ROWS * samples.n_sequences // samples.tokens.n_rows)

@@ -1,6 +1,6 @@
 """Fits from the features themselves, by orthogonal transformations: no Gram loses anything.
 
-    [ sqrt(w) h'   sqrt(w) y' ] of all samples, reduced to a triangle a block of rows at a time
+    [ sqrt(w) h'   sqrt(w) y' ] of all samples, reduced to a triangle some rows at a time
 
 Solver "qr": slower than Cholesky, for ill-conditioned and singular problems. The triangle and what
 follows from it are in :mod:`linattn_fast.linalg.orthogonal`.
@@ -61,12 +61,12 @@ def solve_on_data(
     """
     sizes, outputs = moments.feature_sizes(), moments.d_out if d_out is None else d_out
     root = np.sqrt(moments.required_weight())
-    rows = (block / root for block in _blocks(parts, outputs, 2 * len(sizes)))
+    rows = (some / root for some in _rows(parts, outputs, 2 * len(sizes)))
     return solve_rows(rows, moments.n_samples, alpha, sizes, outputs)
 
 
-def _blocks(parts: Iterable[Samples], d_out: int, rows: int) -> Iterator[Floats]:
-    """Rows sqrt(w) [h y] of all parts, at least ``rows`` at a time but for the last block."""
+def _rows(parts: Iterable[Samples], d_out: int, rows: int) -> Iterator[Floats]:
+    """Rows sqrt(w) [h y] of all parts, at least ``rows`` at a time but for the last."""
     waiting: list[Floats] = []
     for samples in parts:
         for piece in _pieces(samples, d_out, rows):

@@ -56,6 +56,7 @@ class Solved:
     coefficient_error: float | None
     """Bound on the relative error of the coefficients; None where it is unknown."""
     iterations: int = 0
+    """Iterations of conjugate gradients, restarts included."""
     bytes: int | None = None
     """Bytes held at the peak beside the data, where the plan could not know them."""
 

@@ -16,17 +16,17 @@ from ..costs import LAPACK_RATE
 from .partition import SUMS_BYTES, Partition, partition
 
 _SECONDS_A_BLOCK = 2e-3
-"""Seconds that Python takes for a block, about."""
+"""Seconds that Python takes for a block, roughly."""
 
 
 def in_words(cut: Partition) -> str:
-    """What was found, for ``info.reason``."""
+    """The number of blocks in words, for ``info.reason``."""
     n = len(cut.blocks)
     return f"{n} block{'s' if n != 1 else ''} of queries that never occur together"
 
 
 def blocks_bytes(cut: Partition, d_out: int) -> int:
-    """Bytes that a fit in blocks holds at its peak, beside the data."""
+    """Number of bytes that a fit in blocks holds at its peak, beside the data."""
     p, n = cut.features_at_most, cut.samples_of_each
     if len(p) == 0:
         return 8 * d_out * cut.features.count
@@ -39,7 +39,7 @@ def blocks_bytes(cut: Partition, d_out: int) -> int:
 
 
 def blocks_worth_it(samples: Samples, memory: int, seconds: float) -> Partition | None:
-    """Blocks of data on the host, if they fit in memory and take less than so many seconds."""
+    """Cut data on the host into blocks, if these fit in memory and take fewer seconds."""
     cut = partition(samples)
     return cut if cut is not None and _worth(cut, samples.d_out, memory, seconds) else None
 

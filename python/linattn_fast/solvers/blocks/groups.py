@@ -15,14 +15,14 @@ from ...data.tokens import Tokens
 from ...moments.factors import Group, groups_of
 
 _SAMPLES_AT_ONCE = 1 << 13
-"""Queries looked at together."""
+"""Samples whose queries are looked at together."""
 
 
 def in_one_group(tokens: Tokens, positions: Positions, queries: npt.NDArray[np.intp]) -> bool:
-    """Whether the chosen coordinates are one group, from no more samples than it takes to tell.
+    """Whether the chosen coordinates are one group, from no more samples than are needed to tell.
 
-    The numbers of samples are made for some sequences at a time: of all, they may be as large as
-    the data.
+    Samples are numbered for some sequences at a time, since the numbers of all may take as much
+    memory as the data.
     """
     meeting = np.zeros((len(queries), len(queries)), dtype=bool)
     sequences = max(1, _SAMPLES_AT_ONCE * len(tokens) // tokens.n_samples(positions))
@@ -38,9 +38,9 @@ def in_one_group(tokens: Tokens, positions: Positions, queries: npt.NDArray[np.i
 def groups_of_samples(
     samples: Prefixes, queries: npt.NDArray[np.intp]
 ) -> tuple[list[Group], npt.NDArray[np.intp]]:
-    """Groups of the chosen coordinates, and which of them each sample queries, (M,).
+    """Groups of the chosen coordinates, and the number of the one that each sample queries, (M,).
 
-    -1 for samples whose query is zero in all chosen coordinates.
+    It is -1 for samples whose query is zero in all chosen coordinates.
     """
     meeting = np.zeros((len(queries), len(queries)), dtype=bool)
     first = np.full(len(samples), -1)

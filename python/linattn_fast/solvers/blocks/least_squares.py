@@ -4,11 +4,13 @@ With H = sqrt(w / W) h (n, p) and Y = sqrt(w / W) y, the block's part of Lambda 
 
     (H'H + alpha I) C' = H'Y
 
-1. Cholesky, where that is safe.
-2. Of a singular H'H, its eigenvectors, where they leave no doubt: eigenvalues that count are all
-   above ``CLEAR`` of the largest, and H itself is zero along the others, to the level at which
-   singular values of H count as zero. (A Gram alone cannot tell a singular value of 1e-8 from
-   zero; H can.) One-hot data is like that. Of fewer samples than features, from H H'.
+is solved by the first of these that is safe:
+
+1. Cholesky.
+2. Eigenvectors of a singular H'H, where they leave no doubt: eigenvalues that count are all above
+   ``CLEAR`` of the largest, and H itself is zero along the others, to the level at which singular
+   values of H count as zero. (A Gram alone cannot tell a singular value of 1e-8 from zero; H can.)
+   One-hot data is like that. With fewer samples than features, they come from H H'.
 3. Orthogonal transformations of H (:mod:`linattn_fast.linalg.orthogonal`), which need no Gram.
 """
 
@@ -47,20 +49,20 @@ class BlockSolution:
     """Coefficients of a block, and what its samples determine."""
 
     coefficients: Floats
-    """(d_out, p)."""
+    """The coefficients C, (d_out, p)."""
     squared_error: float
-    """Sum of squares of Y - H C'."""
+    """The sum of squares of Y - H C'."""
     steps: tuple[float, ...]
     """Relative sizes of the corrections that refinement took."""
     solved: Factor
-    """H'H + alpha I."""
+    """The factorisation of H'H + alpha I."""
     error: float | None
     """Bound on the error of the coefficients by rounding, in the Frobenius norm; None where it is
     not known."""
 
 
 def factorise_block(H: Floats, sizes: Floats | None = None) -> Factor:
-    """H'H, by the first of the three ways that is safe; ``sizes`` as in :func:`solve_block`."""
+    """Factorise H'H by the first of the three ways that is safe; see :func:`solve_block`."""
     return _solve(H, np.zeros((len(H), 0)), 0.0, sizes)[1]
 
 
@@ -72,10 +74,11 @@ def solve_block(
     summands: Floats | None = None,
     longest: int = 0,
 ) -> BlockSolution:
-    """Best coefficients, of least norm; ``longest`` is how many tokens a feature is summed over.
+    """Solve for the best coefficients of least norm, and bound their error.
 
-    ``sizes``, (p,), are the mean squares that features of H'H are scaled by, and ``summands`` those
-    of what they are summed from, at most; both are its diagonal by default.
+    ``sizes``, (p,), are the mean squares that features of H'H are scaled by, and ``summands`` upper
+    bounds on those of their summands; both are its diagonal by default. Features are sums over up to
+    ``longest`` tokens.
     """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]
@@ -111,7 +114,7 @@ def _rounding_error(
     summands: Floats | None,
     longest: int,
 ) -> float | None:
-    """Bound on ||C - C*||, :mod:`linattn_fast.solvers.accuracy`."""
+    """Bound on ||C - C*|| by rounding, from :mod:`linattn_fast.solvers.accuracy`."""
     if factor.uncertain:
         return None
     n, p = H.shape
@@ -136,7 +139,7 @@ def _rounding_error(
 
 
 def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Floats, Factor]:
-    """C' (p, d_out) before refinement, and the factorisation it comes from."""
+    """Solve for C' (p, d_out) before refinement; return it with its factorisation."""
     n, p = H.shape
     factor: Factor | NotSafe | None = None
     if n >= p or alpha > 0:
@@ -155,7 +158,7 @@ def _solve(H: Floats, Y: Floats, alpha: float, sizes: Floats | None) -> tuple[Fl
 
 
 def _apply(factor: Factor, b: Floats, alpha: float) -> Floats:
-    """(H'H + alpha I)^-1 b for b (p, k), in the range of H'H where that is of short rank."""
+    """Solve (H'H + alpha I) x = b for b (p, k), in the range of H'H where its rank is short."""
     if isinstance(factor, CholeskyFactor):
         return factor.solve(b)
     inner = product(factor.vectors.T, b) / (factor.kept[:, None] + alpha)
@@ -171,14 +174,14 @@ def _pieces(H: Floats, Y: Floats) -> Iterator[Floats]:
 
 
 def _norm(x: Floats) -> float:
-    """Frobenius norm, without numpy's BLAS."""
+    """The Frobenius norm, without numpy's BLAS."""
     return float(np.sqrt((x**2).sum()))
 
 
 def _clear_range(H: Floats) -> SpectralFactor | None:
-    """Eigenvectors of H'H, or None where they leave doubt what its range is.
+    """Eigenvectors of H'H, or None where they leave doubt about its range.
 
-    Of fewer rows than columns, from those of H H': with H H' u = w u, H'u / sqrt(w) is one of H'H.
+    With fewer rows than columns they come from H H': if H H' u = w u, H'u / sqrt(w) is one of H'H.
     """
     n, p = H.shape
     squares = np.einsum("ij,ij->j", H, H)

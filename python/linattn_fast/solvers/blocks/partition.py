@@ -1,7 +1,8 @@
 """Data cut into blocks: samples whose queries never meet those of other samples.
 
-With the query coordinates in groups that never occur together (:mod:`linattn_fast.moments.factors`),
-each sample has its query in one group, and with W the weight of all samples,
+With the query coordinates in groups that never occur together, which
+:mod:`linattn_fast.moments.factors` explains, each sample has its query in one group, and with W the
+weight of all samples,
 
     Lambda = sum_b Lambda_b    Lambda_b = (1/W) sum w h h' over the samples of block b
 
@@ -30,7 +31,7 @@ from ...moments.sums import rounding_of_feature, sizes
 from .groups import groups_of_samples, in_one_group
 
 SUMS_BYTES = 256 << 20
-"""Of s of the blocks that are looked at together: their running sums are formed once."""
+"""Bytes of s of blocks that are looked at together: their running sums are formed once."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ class QueryBlock:
     """Samples that query one group of coordinates."""
 
     queries: Group
+    """The group."""
     rows: Numbers
-    """Of the samples, those of positive weight."""
+    """Numbers of its samples, those of positive weight."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,19 @@ class BlockRows:
 
     block: QueryBlock
     columns: Numbers
-    """Features that are not zero in all samples, among all features, (p_b,)."""
+    """Numbers of the features that are not zero in all of its samples, (p_b,)."""
     H: Floats
     """sqrt(w / W) h of these features, (rows, p_b)."""
     root: Floats
     """sqrt(w / W), (rows,)."""
     diagonal: Floats
-    """Of H'H, (p_b,), all positive."""
+    """The diagonal of H'H, (p_b,), all positive."""
     magnitudes: Floats
-    """Mean w S_jj S_kk z_l^2, (p_b,), or 0 where that is far from mattering."""
+    """Mean w S_jj S_kk z_l^2, (p_b,), or 0 where it is far too small to matter."""
     at_most: Floats
-    """What no mean w S_jj S_kk z_l^2 is above, (p_b,)."""
+    """Upper bound on mean w S_jj S_kk z_l^2, (p_b,)."""
     longest: int
-    """Tokens of the longest sample."""
+    """Number of tokens of the longest sample."""
 
     def sizes(self, alpha: float = 0.0) -> Floats:
         """Mean squares that features of H'H + alpha I are scaled by, (p_b,)."""
@@ -75,30 +77,30 @@ class Partition:
     features: Features
     blocks: Sequence[QueryBlock]
     pairs: Numbers
-    """Of the chosen pairs, those that occur in some token."""
+    """Numbers of those chosen pairs that occur in some token."""
     weights: Floats | None
-    """One a sample."""
+    """Weight of each sample; None where all are 1."""
     total_weight: float
-    """W, of all samples, those that query nothing included."""
+    """W, the weight of all samples, including those that query nothing."""
 
     @property
     def features_at_most(self) -> npt.NDArray[np.int64]:
-        """Features of each block, those included that may turn out to be zero."""
+        """Number of features of each block, including those that may turn out to be zero."""
         return np.array([len(self.pairs) * len(block.queries) for block in self.blocks], np.int64)
 
     @property
     def samples_of_each(self) -> npt.NDArray[np.int64]:
-        """Samples of each block."""
+        """Number of samples of each block."""
         return np.array([len(block.rows) for block in self.blocks], np.int64)
 
     @property
     def sums_of_each(self) -> int:
-        """Entries of S formed for a sample: those of the pairs, and the squares."""
+        """Number of entries of S formed for a sample: those of the pairs, and the squares."""
         return len(self.pairs) + len(self._coordinates)
 
     @cached_property
     def _coordinates(self) -> Numbers:
-        """Those of the pairs that occur, ascending."""
+        """The coordinates of the pairs that occur, ascending."""
         return np.unique(self.features.pairs[self.pairs])
 
     def rows(self) -> Iterator[BlockRows]:
@@ -122,7 +124,7 @@ class Partition:
             raise underflow_error(self.prefixes.tokens)
 
     def _together(self) -> Iterator[list[QueryBlock]]:
-        """Blocks whose s fit in a few megabytes."""
+        """Yield as many blocks at a time as have SUMS_BYTES of s."""
         waiting: list[QueryBlock] = []
         size = 0
         for block in self.blocks:
@@ -136,7 +138,7 @@ class Partition:
             yield waiting
 
     def _rows_of(self, block: QueryBlock, s: Floats, squares: Floats) -> tuple[BlockRows, bool]:
-        """Rows from s (rows, n_pairs), and whether features are left out that underflow.
+        """Form the rows of a block from s (rows, n_pairs); tell whether features underflow.
 
         ``squares`` are S_jj of the coordinates that occur in a pair, (rows, coordinates).
         """
@@ -173,7 +175,7 @@ class Partition:
 def partition(samples: Samples, *, forced: bool = False) -> Partition | None:
     """Cut the samples of a batch on the host into blocks.
 
-    None where samples query one group at most, unless that is to be a block, too (``forced``).
+    None where samples query at most one group, unless that is to be a block, too (``forced``).
     """
     tokens, weights, features = samples.tokens, samples.weights, samples.features
     if not forced and in_one_group(tokens, samples.positions, features.queries):

@@ -1,7 +1,7 @@
 """Fits and factorisations block by block: queries that never occur together.
 
-No Gram of all features is formed, nor their product set: of one-hot tokens with d in the hundreds,
-a block has some hundred features and as many samples as query its coordinate.
+Neither a Gram of all features is formed nor their product set: for one-hot tokens with d in the
+hundreds, a block has some hundred features, and the samples that query its coordinate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FactorisedBlock:
 
     block: QueryBlock
     columns: Numbers
-    """Its features among all, those that some sample has, (p_b,)."""
+    """Numbers of its features that some sample has, (p_b,)."""
     factor: Factor
     diagonal: Floats
     """Diagonal of the block, (p_b,)."""
@@ -139,7 +139,7 @@ def _factorised(rows: BlockRows, factor: Factor | None = None) -> FactorisedBloc
 def _known_error(
     errors: list[float | None], coefficients: Floats, rank: int, problem: InMemory
 ) -> float | None:
-    """Relative error of all coefficients, at most; None where it is not known.
+    """Bound on the relative error of all coefficients; None where it is not known.
 
     Queries of different blocks never meet, so the ranks of blocks add up to that of the whole.
     """
@@ -167,7 +167,7 @@ def _doubts(errors: list[float | None], found: float | None) -> str:
 
 
 def _energies(y: Array, cut: Partition) -> tuple[float, float]:
-    """Mean of w ||y||^2 over all samples, and the part of those that query nothing."""
+    """Mean of w ||y||^2 over all samples, and the share in it of those that query nothing."""
     with np.errstate(over="ignore"):
         squares = (y.astype(np.float64, copy=False) ** 2).sum(axis=1) / cut.total_weight
         if cut.weights is not None:

@@ -14,8 +14,8 @@ of the second is g' E K^-1 E' g. For mu, alpha and kappa / ||E||^2 both do.
 What rounding has done to g counts with it. Residuals r = y - C h are off by about
 eps (|y| + sum_u |C_u h_u|), which moves C* by at most its root mean square over sqrt(mu); the sum
 of w r h adds eps times the root mean squares of r and of each h_u, which E' takes to coordinates
-as rows of E are long. A small residual says little about
-coefficients where mu is small: the bound does.
+by the lengths of its rows. Where mu is small, a small residual says little about coefficients, and
+the bound shows that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .iteration import row_squares
 from .whitening import Coordinates
 
 _GROWTH = 4.0
-"""Units of rounding in a sum, relative to the sum of absolute values, in practice."""
+"""Rounding of a sum in practice, in units of eps times the sum of absolute values."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Point:
     """Coefficients, and what the data says about them."""
 
     C: Floats
-    """(d_out, p)."""
+    """The coefficients, (d_out, p)."""
     gradient: Floats
     """(d_out, p): mean w (y - C h) h' - alpha C."""
     squared_error: Floats
@@ -53,7 +53,7 @@ class Rounding:
     """What rounding may have added to a :class:`Point`."""
 
     mean_squares: Floats
-    """(p,): those of the summands of the features, which rounding is relative to."""
+    """(p,): mean squares of the summands of the features, which rounding is relative to."""
     squared_target: Floats
     """(d_out,): mean w y^2."""
 
@@ -74,7 +74,7 @@ class Rounding:
         return self._size(coordinates) * (self.of_residuals(point.C) + self._of_sum(point))
 
     def _size(self, coordinates: Coordinates) -> float:
-        """Root mean square of what rounding in every feature comes to, over eps."""
+        """Root mean square of the rounding of all features in these coordinates, over eps."""
         return float(np.sqrt(float(self.mean_squares @ coordinates.row_squares())))
 
     def _of_sum(self, point: Point) -> Floats:
@@ -108,10 +108,10 @@ class Rounding:
 def mean_summands(
     factors: KroneckerFactors, operator: NormalOperator, larger: Floats | None
 ) -> Floats:
-    """Mean w S_jj S_kk z_l^2, (p,), at most, or as far as it is known.
+    """Upper bound on mean w S_jj S_kk z_l^2, (p,), as far as it is known.
 
-    With all features it is at most sqrt(Lambda[(j,j),l] Lambda[(k,k),l]) by Cauchy and Schwarz.
-    Otherwise ``larger``, (p,), is what it is over the mean squares of the features; None for one.
+    With all features it is sqrt(Lambda[(j,j),l] Lambda[(k,k),l]), by Cauchy and Schwarz. Otherwise
+    ``larger``, (p,), is its ratio to the mean squares of the features; None for one.
     """
     features, diagonal = operator.features, factors.diagonal / operator.total_weight
     xp = module_of(diagonal)
@@ -134,7 +134,7 @@ def norms(rows: Floats) -> Floats:
 
 
 def relative(error: Floats, C: Floats) -> Floats:
-    """||C* - C|| over ||C*||, at most, for ||C* - C|| at most ``error``; (d_out,)."""
+    """Bound on ||C* - C|| / ||C*||, (d_out,), from a bound ``error`` on ||C* - C||."""
     left = norms(C) - error
     share = np.divide(error, left, out=np.full(len(left), np.inf), where=left > 0)
     return np.where(error == 0, 0.0, share)

@@ -1,8 +1,8 @@
 """Conjugate gradients for several right-hand sides that share their passes over the data.
 
-Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v)
-(:mod:`linattn_fast.solvers.conjugate_gradients.whitening`), that is K v = E'(G) with K = E' (Lambda + alpha I) E. Rows that
-have converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
+Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v), those of
+:mod:`linattn_fast.solvers.conjugate_gradients.whitening`: that is K v = E'(G) with
+K = E' (Lambda + alpha I) E. Rows that have converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
 values estimate the spectrum of K. Vectors are where the operator's results are; step sizes and
 residuals, one number a row, are on the host.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
@@ -20,34 +19,32 @@ from ...arrays.device import module_of, to_host
 from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator
 from ...linalg.factors import EPS
+from ...system.progress import Watch
 from .whitening import Coordinates
 
 _FLAT = 16 * EPS
-"""A curvature below this share of the largest one seen is rounding: so are the products with K
-that a step along it would be taken from."""
-
-Watch: TypeAlias = Callable[[int, float, float], object]
-"""Called after each iteration with its number in this solve, the relative residual and the
-tolerance; may raise to stop."""
+"""Share of the largest curvature seen below which a curvature is rounding, and so are the products
+with K that a step along it would be computed from."""
 
 
 @dataclass
 class Iterate:
-    """Where the iteration stands; of use also after it was stopped from outside."""
+    """The state of an iteration, which remains when it was stopped from outside."""
 
     v: Floats
-    """(m, r, t)."""
+    """The solution so far, (m, r, t)."""
     iterations: int = 0
     residual: float = 1.0
     """Largest relative residual of a row, in the coordinates of v."""
     norms: Floats = field(default_factory=lambda: np.zeros(0))
-    """(m,): of the residuals, in the coordinates of v."""
+    """(m,): norms of the residuals, in the coordinates of v."""
     converged: bool = False
     singular: bool = False
     """Whether a direction was met in which K is zero to rounding, with a residual along it."""
     steps: list[float] = field(default_factory=list)
-    """Of the first row, for Ritz values."""
+    """Step sizes of the first row, for Ritz values."""
     ratios: list[float] = field(default_factory=list)
+    """Ratios of its squared residuals from one step to the next."""
 
     def ritz_values(self) -> Floats:
         """Estimates of eigenvalues of K, ascending, from the first row; empty without a step."""
@@ -106,7 +103,7 @@ def conjugate_gradients(
         forward = coordinates.transpose(product / weight + alpha * C)
         of_one = curvature / lengths[active]
         largest[active] = np.maximum(largest[active], of_one)
-        # A direction that is invisible to the data has nothing to gain, and a step without bound
+        # Along a direction that the data does not see nothing is gained, and no step is bounded
         seen = (of_one > _FLAT * largest[active]) & (curvature > 0)
         step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=seen)
         size = xp.asarray(step[:, None, None])

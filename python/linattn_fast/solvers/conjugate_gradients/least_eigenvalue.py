@@ -29,14 +29,15 @@ from .iteration import Iterate, conjugate_gradients
 from .whitening import Coordinates
 
 _LEAST_SHARE = 1e-3
-"""|xi|, which is below this with a probability of 8e-4."""
+"""Value that |xi| is below with a probability of 8e-4."""
 _FALLEN = 0.5
-"""What q(lambda_min) is brought down to."""
+"""Value that q(lambda_min) is brought down to."""
 _NULL = 1e-14
 """A Ritz value below this share of the largest one counts as zero."""
 _LOOK = 10
 """Iterations between two looks at Ritz values."""
 _HALVINGS = 60
+"""Halvings of an interval, which leave it at rounding."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class LeastEigenvalue:
     singular: bool
     """Whether K has a direction in which it is zero to rounding."""
     iterations: int
+    """Number of iterations that were taken."""
 
 
 def lower_bound(ritz: Floats, fallen: float) -> float:
-    """Where prod(1 - x / ritz) has come down to ``fallen``, for x from 0 to the least of them."""
+    """The point x, from 0 to the least Ritz value, where prod(1 - x / ritz) falls to ``fallen``."""
     if len(ritz) == 0 or not ritz[0] > 0 or not fallen < 1:
         return 0.0
     low, high = 0.0, float(ritz[0])
@@ -77,7 +79,7 @@ def least_eigenvalue(
     Parameters
     ----------
     place
-        An array of where vectors are to be.
+        An array that is where vectors are to be.
     limit
         Most iterations.
     """

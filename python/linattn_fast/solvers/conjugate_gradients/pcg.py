@@ -1,11 +1,12 @@
 """Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
 
-1. RestartedSolve in coordinates in which A (x) B + alpha I is the identity (:mod:`linattn_fast.solvers.conjugate_gradients.whitening`).
+1. Solve in coordinates in which A (x) B + alpha I is the identity
+   (:mod:`linattn_fast.solvers.conjugate_gradients.whitening`).
 2. Restart from residuals recomputed from the data: what the passes have rounded is found again
-   there, so the result is as exact as that of an orthogonal method. Every correction is seen to
-   help on the data, output by output, or is not taken.
-3. Bound the error of the coefficients (:mod:`linattn_fast.solvers.conjugate_gradients.coefficient_error`) with a lower bound on
-   the least eigenvalue in these coordinates (:mod:`linattn_fast.solvers.conjugate_gradients.least_eigenvalue`).
+   there, so the result is as exact as that of an orthogonal method. A correction is taken only
+   where it helps on the data, output by output.
+3. Bound the error of the coefficients (``coefficient_error.py``) with a lower bound on the least
+   eigenvalue in these coordinates (``least_eigenvalue.py``).
 4. Without a ridge, if Lambda is singular in these coordinates, look for the solution of least norm,
    which is the one that plain conjugate gradients find from zero, and check that it is.
 
@@ -30,21 +31,21 @@ from .restarts import RestartedSolve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
 _FLOOR = 1e-15
-"""With a ridge: residual relative to that of C = 0, below which there is nothing but rounding, for
-condition numbers up to 1e4; beyond, its root counts, because coefficients err that much more."""
+"""With a ridge: residual, relative to that of C = 0, below which there is nothing but rounding. It
+holds for condition numbers up to 1e4; beyond, it falls with their root, as coefficients err more."""
 _LARGEST_STEP = 0.5
 """Where Lambda is singular, corrections larger than this share of the solution are refused: what
 the residual of a solution of least norm justifies is small."""
 _LEAST_NORM = 1e-6
 """Largest share of null directions in a solution that is said to be of least norm."""
 _CHECK = 0.1
-"""Share of what is said that a check must find."""
+"""Share of the accuracy that is stated to which a check must confirm it."""
 _HIDDEN = 100.0
-"""Units of rounding below which the data does not see a direction."""
+"""Outputs, in units of rounding, below which the data does not see a direction."""
 _MORE = 5
-"""What follows a first solve that settles nothing may take this many times its iterations."""
+"""Iterations after a first solve that settles nothing, in multiples of its own."""
 _GOOD = 1e-6
-"""An error that is bounded by the ridge alone below this needs no better bound."""
+"""Bound on the error by the ridge alone up to which no better one is looked for."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,14 @@ class PcgSolution:
     residual: float
     """Relative residual, in whitened coordinates, of the first solve."""
     condition: float
-    """Estimated, of the equilibrated second moment with its ridge."""
+    """Estimated condition number of the equilibrated second moment with its ridge."""
     mean_squared_target: float
     reason: str
     factors: KroneckerFactors
-    """Of the data, for a certificate."""
+    """The Kronecker factors of the data, which a certificate uses."""
     error: float | None
-    """Bound on the relative error of the coefficients, of the output that is worst; None where
-    there is none."""
+    """Bound on the relative error of the coefficients of the worst output; None where there is
+    none."""
     least_norm: bool
     """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
 
@@ -109,7 +110,7 @@ def solve_pcg(
     tol: float | None = None,
     larger: Floats | None = None,
 ) -> PcgSolution:
-    """RestartedSolve for the coefficients, all outputs at once.
+    """Solve for the coefficients, all outputs at once.
 
     Parameters
     ----------
@@ -176,7 +177,7 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         unknown = "the least eigenvalue is not known"
         if whitening.shape != _directions(factors):
             error, unknown = np.inf, "directions count as zero that may be very small"
-    if alpha == 0:  # of features that are always zero, no data speaks
+    if alpha == 0:  # no data speaks of features that are always zero
         point = _seen(point, factors)
     reasons.append(_in_words(error, solve.tol, unknown))
     spread = float(ritz[-1] / max(ritz[0], 1e-300)) if len(ritz) else 1.0
@@ -195,13 +196,13 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
 
 
 def _directions(factors: KroneckerFactors) -> tuple[int, int]:
-    """Pairs and queries that are not zero in every sample."""
+    """Number of pairs, and of queries, that are not zero in every sample."""
     pairs, queries = (int((part.diagonal() > 0).sum()) for part in factors[:2])
     return pairs, queries
 
 
 def _in_words(error: float, tol: float | None, unknown: str) -> str:
-    """How exact the coefficients are."""
+    """The accuracy of the coefficients in words."""
     if not error < 1:
         return f"accuracy of the coefficients unknown: {unknown}"
     text = f"coefficients estimated to err by {error:.1e} at most"
@@ -262,8 +263,8 @@ def _of_least_norm(
 def _is_of_least_norm(solve: RestartedSolve, plain: PlainCoordinates, point: Point) -> bool:
     """Whether coefficients are what plain iterations make of Lambda C, so without null directions.
 
-    These find the part of C that is orthogonal to the null directions, on another way than C was
-    found; what differs is C's share in them and the error of both ways.
+    These find the part of C that is orthogonal to the null directions, in another way than C was
+    found; the difference is C's share in them and the error of both ways.
     """
     product = solve.operator.normal(module_of(point.C).ascontiguousarray(point.C)).product
     # The gradient at zero for targets C h

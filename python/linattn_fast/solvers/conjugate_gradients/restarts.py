@@ -1,8 +1,8 @@
 """Conjugate gradients, restarted from residuals that are recomputed from the data.
 
 What the passes have rounded is found again in those residuals, so that the result is as exact as
-that of an orthogonal method. Every correction is seen to help on the data, output by output, or is
-not taken.
+that of an orthogonal method. A correction is taken only where it helps on the data, output by
+output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
 TOLERANCE = 1e-9
 """Relative residual of one solve: below sqrt(eps), so that one restart reaches rounding."""
 _MOST_RESTARTS = 6
+"""Corrections from recomputed residuals, at most."""
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
+"""Bounds of the largest number of iterations of one solve."""
 _WINDOW = 5
 """Iterations between two looks at the coefficients, where an accuracy is asked for."""
 _LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
@@ -39,7 +41,7 @@ def iteration_limit(dimension: int) -> int:
 
 
 class RestartedSolve:
-    """Solves with one operator, counting iterations over restarts."""
+    """A solve by conjugate gradients and restarts, with what it has found so far."""
 
     def __init__(
         self,
@@ -54,11 +56,12 @@ class RestartedSolve:
         self.watch = watch
         self.tol = tol
         self.iterations = 0
+        """Number of iterations so far, over all restarts."""
         self.limit = iteration_limit(operator.features.count)
         self.factors = operator.kronecker_factors()
         _require_visible(self.factors, operator)
         self.start = np.zeros((operator.d_out, operator.features.count))
-        """What the present solve corrects."""
+        """The coefficients that the present solve corrects."""
         self.state = Iterate(np.zeros(0))
         self.coordinates: Coordinates | None = None
         self.unit = np.ones(operator.d_out)
@@ -72,7 +75,7 @@ class RestartedSolve:
         """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
 
     def so_far(self) -> Floats:
-        """Coefficients found until now."""
+        """The coefficients found so far."""
         if self.coordinates is None or self.state.v.size == 0:
             return self.start
         unit = module_of(self.start).asarray(self.unit)
@@ -88,7 +91,7 @@ class RestartedSolve:
         return Point(C, gradient / weight - self.alpha * C, to_host(squared_error) / weight)
 
     def objective(self, point: Point) -> Floats:
-        """Mean squared error + alpha ||C||^2 of each output."""
+        """The objective of each output: mean squared error + alpha ||C||^2."""
         return point.squared_error + self.alpha * row_squares(point.C)
 
     def no_worse(self, new: Point, old: Point) -> npt.NDArray[np.bool_]:
@@ -119,7 +122,7 @@ class RestartedSolve:
         return float(found.max())
 
     def correction(self, coordinates: Coordinates, point: Point, floor: Floats) -> Floats:
-        """(Lambda + alpha I)^-1 times the gradient at a point.
+        """The correction (Lambda + alpha I)^-1 times the gradient at a point.
 
         ``floor``, (d_out,), are residuals in these coordinates below which there is nothing but
         rounding: no solve goes below them, and without a ridge, which would bound what a step
@@ -150,7 +153,7 @@ class RestartedSolve:
         return change
 
     def first(self, coordinates: Coordinates, floor: Floats) -> tuple[Point, Iterate]:
-        """RestartedSolve from zero; never worse than zero."""
+        """Solve from zero; the result is never worse than zero."""
         C = self.correction(coordinates, self.zero, floor)
         return self.better_of(self.at(C), self.zero), self.state
 

@@ -1,4 +1,4 @@
-"""A fit by conjugate gradients: a task as an operator, wherever its data is, to a solved problem."""
+"""A fit by conjugate gradients, wherever the data is: from a task to a solved problem."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..solved import Solved, Task
 from .pcg import PcgSolution, solve_pcg
 
 _SOME = 256
-"""Sequences that show how far features cancel."""
+"""Sequences that are looked at to see how far features cancel."""
 _SMALLEST_TOKEN = float(np.finfo(np.float64).tiny) ** (1 / 6)
-"""Tokens below this are too small: features are cubic, and their squares are summed."""
+"""Size of tokens below which squares of the cubic features underflow."""
 
 
 def solve(task: Task) -> Solved:
@@ -30,7 +30,7 @@ def solve(task: Task) -> Solved:
 
 
 def solve_if_accurate(task: Task) -> Solved | NotSafe:
-    """Solve likewise, unless the accuracy is unknown and least norm was not seen."""
+    """Solve likewise; not safe if the accuracy is unknown and least norm was not seen."""
     solved, found = _attempt(task)
     if found.error is None and not found.least_norm:
         return NotSafe(f"{_how(solved)}; conjugate gradients took {found.reason}")
@@ -74,16 +74,16 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
 
 
 def _bytes_to_keep(problem: Problem) -> int:
-    """Bytes of the packed samples; 0 where their number is unknown and they cannot be kept."""
+    """Number of bytes of the packed samples; 0 where they cannot be kept."""
     if problem.n_columns is None:
         return 0
     return kept_samples_bytes(problem.features, problem.d_out, problem.positions, problem.n_columns)
 
 
 def _larger_summands(samples: Samples) -> Floats | None:
-    """Mean squares of the features' summands over those of the features, (p,), of some sequences.
+    """Mean squares of the summands over those of the features, (p,), from some sequences.
 
-    None with all features, where the sums of conjugate gradients bound them.
+    None with all features, whose summands the Kronecker factors bound.
     """
     if samples.features.everything or samples.device is not None:
         return None

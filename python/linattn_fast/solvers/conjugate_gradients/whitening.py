@@ -28,11 +28,11 @@ from ...linalg.factors import EPS, MARGIN
 from ...linalg.spectral import SpectralFactor, decompose
 
 _CANCELLED = 1e-12
-"""Entries of S below this share of their summands are rounding: ten times that of 900 tokens."""
+"""Share of its summands below which an entry of S is rounding: ten times that of 900 tokens."""
 
 
 class Coordinates(Protocol):
-    """A linear map from v to coefficients, and its transpose."""
+    """Coordinates v of coefficients: a linear map, and its transpose."""
 
     @property
     def condition(self) -> float:
@@ -40,17 +40,17 @@ class Coordinates(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of v for one output."""
+        """The shape (r, t) of v for one output."""
 
     @property
     def norm(self) -> float:
         """Largest length of C for v of length one."""
 
     def row_squares(self) -> Floats:
-        """(p,): squared length of each row of the map, v to one coefficient."""
+        """Squared length of each row of the map, from v to one coefficient, (p,)."""
 
     def coefficients(self, v: Floats) -> Floats:
-        """C (m, p) of v (m, r, t)."""
+        """The coefficients C (m, p) of v (m, r, t)."""
 
     def transpose(self, gradient: Floats) -> Floats:
         """Coordinates (m, r, t) of a gradient (m, p), by the transposed map."""
@@ -58,24 +58,24 @@ class Coordinates(Protocol):
 
 @dataclass(frozen=True)
 class Whitening:
-    """C = L (scale * v) R'."""
+    """The coordinates C = L (scale * v) R'."""
 
     left: Floats
     right: Floats
     scale: Floats
     condition: float
     tilt: float = 0.0
-    """Where directions are left out: share of them that rounding may have mixed into the others."""
+    """Share of directions left out that rounding may have mixed into the others; 0 without any."""
 
     @cached_property
     def _transposed(self) -> tuple[Floats, Floats]:
-        """L' and R', row by row in memory."""
+        """The matrices L' and R', row by row in memory."""
         xp = module_of(self.left)
         return xp.ascontiguousarray(self.left.T), xp.ascontiguousarray(self.right.T)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of v for one output."""
+        """The shape (r, t) of v for one output."""
         return self.left.shape[1], self.right.shape[1]
 
     @cached_property
@@ -110,7 +110,7 @@ class Whitening:
 
 @dataclass(frozen=True)
 class PlainCoordinates:
-    """C = v: slow where features differ in scale, but of least norm where Lambda is singular."""
+    """The coordinates C = v: slow for features of several scales, but they lead to least norm."""
 
     n_pairs: int
     n_queries: int
@@ -119,7 +119,7 @@ class PlainCoordinates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of v for one output."""
+        """The shape (r, t) of v for one output."""
         return self.n_pairs, self.n_queries
 
     def coefficients(self, v: Floats) -> Floats:
@@ -136,16 +136,16 @@ class PlainCoordinates:
 
 
 def _inverse_root(factor: SpectralFactor) -> Floats:
-    """L in the range of A with L' A L = I, one column for each direction that is not zero."""
+    """The matrix L in the range of A with L' A L = I, one column for each nonzero direction."""
     kept = factor.values[len(factor.values) - factor.rank :]
     xp = module_of(kept)
     return factor.shortest(xp.diag(1 / xp.sqrt(kept)))
 
 
 def _pair_sizes(A: Floats, features: Features) -> Floats:
-    """Diagonal of A, (n_pairs,), but for pairs that may be nothing but cancellation.
+    """The diagonal of A, (n_pairs,), except for pairs that may be nothing but cancellation.
 
-    These have mean w S_jj S_kk, which is an entry of A where both squares take part; see
+    For these it is mean w S_jj S_kk, which is an entry of A where both squares take part; see
     :mod:`linattn_fast.moments.sums`.
     """
     xp, d = module_of(A), features.d
@@ -161,10 +161,10 @@ def _pair_sizes(A: Floats, features: Features) -> Floats:
 
 
 def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
-    """L with L' A L = I, but for directions that a Gram loses to rounding, which L makes small.
+    """The matrix L with L' A L = I, except that directions lost to rounding become small.
 
     Their eigenvalues in the equilibrated matrix count as what rounding may have made of them. So
-    every direction is reached but for features that are always zero, and none is blown up.
+    every direction is reached except features that are always zero, and none is blown up.
     """
     xp = module_of(matrix)
     occurring = xp.asarray(np.flatnonzero(to_host(matrix.diagonal()) > 0))
@@ -182,8 +182,8 @@ def _bounded_inverse_root(matrix: Floats, sizes: Floats) -> Floats:
 def whiten_all(factors: KroneckerFactors, total_weight: float, features: Features) -> Whitening:
     """Whiten A (x) B as far as rounding in A and B allows, and leave no direction out.
 
-    For data that sees directions which :func:`whiten` leaves out: A and B are Grams, and lose
-    singular values below sqrt(eps) that the features have.
+    This is for data that sees directions which :func:`whiten` leaves out: A and B are Grams, and
+    lose singular values below sqrt(eps) that the features have.
     """
     A, B = factors.pairs / total_weight, factors.queries / total_weight
     left = _bounded_inverse_root(A, _pair_sizes(A, features))
