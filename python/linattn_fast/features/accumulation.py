@@ -21,9 +21,9 @@ class Accumulation(NamedTuple):
     """How the sums were formed: the facts that a bound on their error needs."""
 
     wide: int = 0
-    """Number of roundings in float64 that a summand goes through at most, not counting those of S."""
+    """Number of roundings in float64 that a summand goes through, at most, besides those of S."""
     narrow: int = 0
-    """Number of roundings in float32 that a summand goes through at most; 0 in float64 precision."""
+    """Number of roundings in float32 that a summand goes through, at most; 0 unless mixed."""
     longest: int = 0
     """Number of tokens in the longest sequence, which is the number of roundings of S."""
     underflow: bool = False

@@ -116,7 +116,7 @@ class _Spectrum:
         return float(self.values.min(initial=np.inf))
 
     def coordinates(self, piece: _Piece) -> tuple[Floats, Floats, Floats]:
-        """P = H D U (rows, r), the lengths |H D|, and the rounding errors of these rows, (rows,)."""
+        """P = H D U (rows, r), the lengths |H D|, and the rounding errors of rows, (rows,)."""
         H = piece.H * self.scale
         P = np.hstack([H[:, block.features] @ block.vectors for block in self.blocks])
         off = (gamma(piece.roundings) + self.p * EPS) * piece.summands(self.scale)
