@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.adversarial import KINDS, adversarial
+from oracles.batches import samples_of
 from oracles.exact import exact_features
 from oracles.exact import exact_rank as rank_of
 
@@ -24,8 +25,7 @@ Q = next(primes(7))
 
 
 def data_of(sequences, positions="last", weights=None, features=None):
-    tokens = as_tokens(sequences)
-    return ModularData.of(tokens, weights, positions, features or la.Features(tokens.d))
+    return ModularData.of(samples_of(as_tokens(sequences), None, weights, positions, features))
 
 
 # ----------------------------------------------------------------------------- arithmetic modulo q
@@ -98,7 +98,7 @@ def test_the_range_modulo_primes_is_the_exact_one(rng, kind, positions):
         Z, weights = adversarial(rng, kind, int(rng.integers(1, 16)), d)
         chosen = [None, la.Features(d, pairs=[(0, d - 1)], queries=[d - 1])][int(rng.integers(2))]
         features = chosen or la.Features(d)
-        found = modular_range(as_tokens(Z), weights, positions, features)
+        found = modular_range(samples_of(as_tokens(Z), None, weights, positions, features))
         H = exact_features(Z, positions, weights, features)
         assert found.rank == rank_of(H)
         asked = [rng.integers(-1, 2, (3, d)).astype(float), Z[0], Z[-1] * 0.5]
@@ -118,14 +118,14 @@ def test_the_range_takes_every_form_of_tokens(rng):
     for positions in POSITIONS:
         for value, at in forms:
             tokens = as_tokens(value, at)
-            found = modular_range(tokens, None, positions, la.Features(2))
+            found = modular_range(samples_of(tokens, positions=positions))
             assert found.rank == 6
             assert found.contains(tokens, positions).all()
 
 
 def test_a_range_over_the_budget_is_not_made(rng):
     tokens = as_tokens(rng.standard_normal((30, 3, 2)))
-    assert modular_range(tokens, None, "last", la.Features(2), budget=1e6) is None
+    assert modular_range(samples_of(tokens), budget=1e6) is None
 
 
 def test_many_rows_at_a_time_have_the_span_of_all(rng):

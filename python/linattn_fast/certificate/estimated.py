@@ -147,14 +147,14 @@ def certify_passes(task: Task, solved: Solved) -> Certificate:
         exact = exact_rank(problem.modular)
     verdict, evidence = _judged(estimate, exact, p)
     return Certificate(
+        verdict=verdict,
+        evidence=evidence,
         lambda_min=estimate.smallest,
         lower_bound=0.0,
-        verdict=verdict,
         condition=estimate.condition,
         rank=estimate.rank,
         dimension=p,
         n_samples=n,
-        evidence=evidence,
         features=operator.features,
         positions=problem.positions,
         noise_samples=passes.noise_samples,
