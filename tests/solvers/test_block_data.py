@@ -61,7 +61,7 @@ def test_small_pieces_give_the_same_sums(rng, monkeypatch):
     pairs = np.array([(0, 0), (1, 4), (2, 3)])
     whole = {where: Prefixes.of(tokens, where).pair_sums(pairs) for where in POSITIONS}
     monkeypatch.setattr(prefixes, "_SUMS_AT_ONCE", 1)
-    monkeypatch.setattr(prefixes, "_TOKENS_AT_ONCE", 60)
+    monkeypatch.setattr(prefixes, "_NUMBERS_AT_ONCE", 60)
     for where, sums in whole.items():
         np.testing.assert_array_equal(Prefixes.of(tokens, where).pair_sums(pairs), sums)
 

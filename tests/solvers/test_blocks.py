@@ -197,7 +197,7 @@ def test_the_tolerance_is_that_of_the_block_that_is_known_worst(rng):
     Z[:, :2, 2:] = rng.standard_normal((60, 2, 2))
     Z[:30, 2, 0] = Z[30:, 2, 1] = 1.0
     Z[:30, :2, 3] = Z[:30, :2, 2] + 1e-4 * Z[:30, :2, 3]  # nearly the same for the first query
-    coverage = fit_in_blocks(Z, np.ones(60)).certificate.source.coverage
+    coverage = fit_in_blocks(Z, np.ones(60)).certificate.determined.coverage
     tolerances = [block.coverage.tolerance for block in coverage.blocks]
     assert len(tolerances) == 2
     assert max(tolerances) > 10 * min(tolerances)

@@ -346,7 +346,7 @@ def test_leaving_one_out_in_chunks_and_from_a_stream(rng, monkeypatch):
     module = importlib.import_module(
         "linattn_fast.study.leave_one_out"
     )  # the function has its name
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * 6 * 7)
+    monkeypatch.setattr(module, "_PIECE_BYTES", 8 * 6 * 7)
     found = la.leave_one_out(Z, y, [0.1], positions="all")
     np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-10)
     batches = [(Z[:15], y[:15]), (Z[15:], y[15:])]

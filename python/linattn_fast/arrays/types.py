@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.intp]
+"""Indices into another array: of rows, columns, coordinates or sequences."""
 Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")

@@ -1,8 +1,8 @@
-"""The certificate of data in blocks, from a factorisation of each.
+"""The certificate of data in blocks, from a factorisation of each block.
 
-Lambda is block diagonal (:mod:`linattn_fast.solvers.blocks.partition`), with zeros for features that no sample
-has. Its rank is the sum over blocks, its eigenvalues are those of the blocks, and the layer is
-determined when every block is and no feature is missing.
+Lambda is block diagonal (:mod:`linattn_fast.solvers.blocks.partition`), with zeros for features
+that no sample has. Its rank is the sum of the ranks of its blocks, its eigenvalues are their
+eigenvalues, and the layer is determined when every block is and no feature is missing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .block_coverage import BlockCoverage, BlockRange
 from .certificate import Certificate, Verdict
 from .certifying import judge
 from .coverage import Coverage
+from .determined_range import DeterminedRange
 from .lower_bound import Proof, prove, rounded_down
-from .source import Source
 
 _NOT_TRIED = Proof(0.0, "a block is short of rank")
 
@@ -81,12 +81,12 @@ def certificate_of_blocks(blocks: SolvedBlocks, problem: InMemory, limit: int) -
         features=features,
         positions=samples.positions,
         noise_samples=partition.total_weight / samples.largest_weight,
-        source=Source(features, None, blocks=BlockCoverage(ranges, partition)),
+        determined=DeterminedRange(features, None, blocks=BlockCoverage(ranges, partition)),
     )
 
 
 def _range_of(found: FactorisedBlock, features: Features) -> BlockRange:
-    """The range of one block of Lambda, without the basis that is only for solving."""
+    """The range of one block of Lambda, without the basis that only a solution needs."""
     factor = found.factor
     if isinstance(factor, SpectralFactor):
         factor = replace(
@@ -98,13 +98,13 @@ def _range_of(found: FactorisedBlock, features: Features) -> BlockRange:
 def _short(
     partition: Partition, ranges: list[BlockRange], problem: InMemory
 ) -> tuple[Verdict, str]:
-    """Judge data that is numerically short of rank: is it proved of the whole, or of a block?"""
+    """Judge data that is numerically short of rank: is that proved, for all or for a block?"""
     data, samples = problem.modular, problem.samples
     p = data.features.count
     absent, exactly = absent_features(data, BUDGET)
     if absent:
         return "not identifiable", unseen_features(absent, p, exactly=exactly)
-    # No feature is absent, so that every query has a block
+    # No feature is absent, so every query has a block
     doubtful = []
     for each in ranges:
         own_data = ModularData.of(_samples_of(partition, each.block, samples))
@@ -140,9 +140,9 @@ def _judged(
 
 
 def _samples_of(partition: Partition, block: QueryBlock, samples: Samples) -> Samples:
-    """The sequences that query a block, with its features.
+    """Samples of the sequences that query a block, with the features of the block.
 
-    Other queries of these sequences add zeros, since they have none of its coordinates.
+    Other queries of these sequences have none of its coordinates, so they add zeros.
     """
     whole = partition.features
     features = Features(whole.d, whole.pairs, whole.queries[block.queries])
@@ -157,8 +157,9 @@ def _prove(
 ) -> Proof:
     """Prove a bound on lambda_min of one block, in which no feature is missing.
 
-    From moments of the sequences that query it: with the features of the block alone, other queries
-    of theirs add zeros. Zeros between blocks are zeros of the tokens themselves, with no rounding.
+    The proof is from moments of the sequences that query the block, with its features alone: other
+    queries of these sequences add zeros. Zeros between blocks are zeros of the tokens themselves,
+    with no rounding.
     """
     some = _samples_of(partition, block, problem.samples)
     features = some.features

@@ -7,36 +7,48 @@ computes the same function on every input exactly when lambda_min(Lambda) > 0.
                         accounted for (:mod:`linattn_fast.certificate.lower_bound`)
     "not identifiable"  lambda_min = 0 is proved, by counting or in exact arithmetic
                         (:mod:`linattn_fast.exact.exact_rank`)
-    "undecided"         neither is proved; the numerical rank (:mod:`linattn_fast.linalg.factors`) is
-                        evidence, and so is the exact rank where that is known
+    "undecided"         neither is proved; the numerical rank (:mod:`linattn_fast.linalg.factors`)
+                        is evidence, and so is the exact rank where that is known
 
-With the data at hand, what the Gram leaves open is looked at in the singular values of the
+Where the data is at hand, whatever the Gram leaves open is looked at in the singular values of the
 features themselves (:mod:`linattn_fast.linalg.orthogonal`), which see twice as many digits, and in
-arithmetic modulo primes, which sees all. What is determined where the whole layer is not is the
-subject of :mod:`linattn_fast.certificate.coverage`.
+arithmetic modulo primes, which sees all of them. Where the layer as a whole is not determined,
+:mod:`linattn_fast.certificate.coverage` says at which inputs it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, overload
 
 import numpy as np
-import numpy.typing as npt
 
-from ..arrays.device import module_of, on_device, to_host
+from ..arrays.device import on_device, to_host
 from ..arrays.libraries import conversion_to
-from ..arrays.types import Array, Floats, Kind, Positions
+from ..arrays.types import Array, Floats, Positions
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.features import Features
 from ..features.left_out import unless_left_out
 from ..system.arguments import as_size
 from ..system.machine import same_bits
-from .coverage import describe
-from .source import Source
+from .determined_range import DeterminedRange
+from .directions import describe
+from .error_bound import bounded_by, factor_for_errors, factor_for_noise
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
+
+
+class _Asked(TypedDict, total=False):
+    """The arguments of :meth:`Certificate.covers` that every form of it takes."""
+
+    offsets: object
+    positions: Positions | None
+    tol: float | None
+    like: object
 
 
 @dataclass(frozen=True)
@@ -67,23 +79,21 @@ class Certificate:
     """
 
     lambda_min: float
-    """Smallest eigenvalue of Lambda, in the paper's scaling; an estimate, 0 when the rank is
-    short."""
+    """Estimate of the smallest eigenvalue of Lambda, in the paper's scaling; 0 if rank is short."""
     lower_bound: float
-    """Proved: lambda_min of the data, in exact arithmetic, is at least this. 0 proves nothing."""
+    """Proved lower bound on lambda_min of the data in exact arithmetic; 0 proves nothing."""
     verdict: Verdict
-    """"identifiable" or "not identifiable", which are proved, or "undecided"; ``evidence`` says
-    why."""
+    """Conclusion: "identifiable" and "not identifiable" are proved, "undecided" is not."""
     condition: float
-    """lambda_max / lambda_min of Lambda; infinite when the rank is short."""
+    """Condition number lambda_max / lambda_min of Lambda; infinite when the rank is short."""
     rank: int | None
-    """Numerical rank of Lambda: eigenvalues of A above the margin. With fewer samples than
-    features, their number, which is the most it can be. None where it is unknown, as in an
-    estimate without a Gram."""
+    """Numerical rank of Lambda: how many eigenvalues of A are above the margin. With fewer samples
+    than features it is the number of samples, the most it can be. None where it is unknown, as in
+    an estimate without a Gram."""
     dimension: int
     """Number of features, p."""
     n_samples: int
-    """Queries in the data."""
+    """Number of queries in the data."""
     evidence: str
     """What the verdict rests on, in words and numbers."""
     features: Features
@@ -91,11 +101,11 @@ class Certificate:
     positions: Positions
     """Which tokens were queries."""
     noise_samples: float
-    """Total weight over the largest weight: how many samples noise averages over."""
+    """Total weight over the largest weight: how many samples the noise averages over."""
     spectrum: Floats | None = field(default=None, repr=False, compare=False)
-    """All eigenvalues of Lambda, ascending, when they were asked for."""
-    source: Source | None = field(default=None, repr=False, compare=False)
-    """Where the factorisation of Lambda comes from."""
+    """All eigenvalues of Lambda, ascending, if they were asked for."""
+    determined: DeterminedRange | None = field(default=None, repr=False, compare=False)
+    """The range of Lambda, for questions about single inputs."""
 
     def __str__(self) -> str:
         return (
@@ -107,15 +117,15 @@ class Certificate:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "source": None}
+        return {**vars(self), "determined": None}
 
     @property
     def device(self) -> int | None:
-        """The CUDA device of what it was made from; None for the host."""
-        return None if self.source is None else self.source.device
+        """The CUDA device of the moments or data it was made from; None for the host."""
+        return None if self.determined is None else self.determined.device
 
     def get(self) -> Certificate:
-        """Bring what it holds on a CUDA device to the host.
+        """Bring all arrays that are on a CUDA device to the host.
 
         Returns
         -------
@@ -123,18 +133,18 @@ class Certificate:
             The same certificate, on the host.
         """
         spectrum = None if self.spectrum is None else to_host(self.spectrum)
-        source = None if self.source is None else self.source.get()
-        return replace(self, spectrum=spectrum, source=source)
+        determined = None if self.determined is None else self.determined.get()
+        return replace(self, spectrum=spectrum, determined=determined)
 
-    def _source(self) -> Source:
-        if self.source is None:
+    def _determined(self) -> DeterminedRange:
+        if self.determined is None:
             raise ValueError(
                 "certificate: it has neither moments nor data to answer this from, because it was "
                 "loaded from a file or pickled, or made by solver='pcg' on a stream or a cluster; "
                 "make it with la.certify(moments), from la.Moments.update or "
                 "linattn_fast.dask.moments, or with la.certify(Z)"
             )
-        return self.source
+        return self.determined
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
@@ -143,31 +153,17 @@ class Certificate:
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
         with np.errstate(all="ignore"):  # what is not finite is not known
-            leverages = self._source().leverages(tokens, where)
+            leverages = self._determined().leverages(tokens, where)
         with on_device(self.device):
             return unless_left_out(leverages, np.inf, tokens, where, self.features)
 
     @overload
     def covers(
-        self,
-        Z: object,
-        *,
-        offsets: object = ...,
-        positions: Positions | None = ...,
-        tol: float | None = ...,
-        like: object = ...,
-        return_residual: Literal[False] = ...,
+        self, Z: object, *, return_residual: Literal[False] = ..., **asked: Unpack[_Asked]
     ) -> Array | list[Array]: ...
     @overload
     def covers(
-        self,
-        Z: object,
-        *,
-        offsets: object = ...,
-        positions: Positions | None = ...,
-        tol: float | None = ...,
-        like: object = ...,
-        return_residual: Literal[True],
+        self, Z: object, *, return_residual: Literal[True], **asked: Unpack[_Asked]
     ) -> tuple[Array | list[Array], Floats | list[Floats]]: ...
     @same_bits
     def covers(
@@ -183,13 +179,14 @@ class Certificate:
         """Is the prediction at Z determined: does every best fit give the same?
 
         That is so exactly when the features h(Z) lie in the range of the second moment. With the
-        data at hand, true means that they do, in exact arithmetic on the tokens as given; of
-        moments alone, and of data that is too large to examine, that they do to rounding, unless
-        the rank is proved to be full. False means that they do not, or are not known to: along
-        directions that are neither clearly in the data nor clearly missing, nothing is claimed.
+        data at hand, true means that they do, in exact arithmetic on the tokens as given. With
+        moments alone, or with data that is too large to examine, true means that they do up to
+        rounding, unless the rank is proved to be full. False means that they do not, or are not
+        known to: along directions that are neither clearly in the data nor clearly missing,
+        nothing is claimed.
 
-        With chosen features, a best fit is a layer of these alone, and what else Z has plays no
-        part; but where the others were left out because the data never has them
+        With chosen features, a best fit is a layer of these alone, and the other features of Z play
+        no part. But where the others were left out because the data never has them
         (:meth:`Features.active`), an input that has one of them is not covered.
 
         Parameters
@@ -199,46 +196,46 @@ class Certificate:
         positions
             Which tokens query; by default as in the data.
         tol
-            Relative distance from the numerical range that counts as none: the answer then goes by
-            that distance alone.
+            Relative distance from the numerical range that counts as zero; the answer then depends
+            on that distance alone.
         return_residual
             Return that distance as well.
         like
-            An array whose library the result is wanted in, see :func:`linattn_fast.convert`.
+            An array in whose library the result is wanted; see :func:`linattn_fast.convert`.
 
         Returns
         -------
         array or list of bool
-            (N,) for "last", otherwise one a token in the form of Z; with ``return_residual`` a
+            (N,) for "last", otherwise one per token in the form of Z; with ``return_residual`` a
             tuple of these and the distances.
 
         Raises
         ------
         ValueError
-            This certificate was loaded, pickled, or made without moments; see the notes above.
+            The certificate was loaded, pickled, or made without moments; see the notes above.
         """
         tokens, where = self._queries(Z, offsets, positions)
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         converted = conversion_to(like)
-        source = self._source()
+        determined = self._determined()
         residual = None
         if return_residual or tol is not None:
             with np.errstate(all="ignore"):
-                residual = source.residuals(tokens, where)
+                residual = determined.residuals(tokens, where)
             with on_device(self.device):
                 residual = unless_left_out(residual, 1.0, tokens, where, self.features)
         if tol is None or residual is None:
             with np.errstate(all="ignore"):  # what is not finite is not covered
-                covered = source.covered(tokens, where)
+                covered = determined.covered(tokens, where)
             with on_device(self.device):
                 covered = unless_left_out(covered, False, tokens, where, self.features)
         else:
             covered = residual <= tol
-        answer: Array | list[Array] = converted(_per_query(covered, tokens, where))
+        answer: Array | list[Array] = converted(tokens.per_query(covered, where))
         if residual is None or not return_residual:
             return answer
-        return answer, converted(_per_query(residual, tokens, where))
+        return answer, converted(tokens.per_query(residual, where))
 
     @same_bits
     def leverage(
@@ -251,10 +248,10 @@ class Certificate:
     ) -> Floats | list[Floats]:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
-        Its mean over the training data is the rank. It is never below the exact value of the data
-        as given: rounding is accounted for, on healthy data by less than 1e-6 of it. Where it
-        cannot be, or the range is known to rounding alone (see :meth:`covers`), the leverage is
-        unknown, and infinite.
+        The mean leverage of the training data is the rank. The answer is never below the exact
+        leverage of the data as given: rounding is accounted for, which on healthy data adds less
+        than 1e-6 of it. Where that is impossible, or the range is known only up to rounding (see
+        :meth:`covers`), the leverage is unknown, and the answer infinite.
 
         Parameters
         ----------
@@ -269,7 +266,7 @@ class Certificate:
         tokens, where = self._queries(Z, offsets, positions)
         converted = conversion_to(like)
         leverages = self._leverages(tokens, where)
-        answer: Floats | list[Floats] = converted(_per_query(leverages, tokens, where))
+        answer: Floats | list[Floats] = converted(tokens.per_query(leverages, where))
         return answer
 
     @same_bits
@@ -299,13 +296,13 @@ class Certificate:
             ``confidence``, by at most ``noise sqrt(2 log(2 / (1 - confidence)) leverage / n)``, n
             the number of samples (total over largest weight).
         confidence
-            Of the noise form, for each query and output.
+            Probability that the bound for ``noise`` holds, for each query and output.
 
         Returns
         -------
         array or list
             (N,) for "last", otherwise one a token in the form of Z; infinite where Z is not
-            covered, or the leverage unknown.
+            covered or the leverage is unknown.
 
         Examples
         --------
@@ -320,49 +317,39 @@ class Certificate:
         """
         if (eps is None) == (noise is None):
             raise ValueError("eps, noise: give one of them, eps or noise")
-        size, name = (eps, "eps") if noise is None else (noise, "noise")
-        if not (isinstance(size, int | float | np.number) and 0 <= float(size) < np.inf):
-            raise ValueError(
-                f"{name}: a finite number that is not negative is needed, got {size!r}"
-            )
         if not (isinstance(confidence, int | float) and 0 < confidence < 1):
             raise ValueError(f"confidence: a number between 0 and 1 is needed, got {confidence!r}")
+        if eps is not None:
+            factor = factor_for_errors(eps)
+        if noise is not None:
+            factor = factor_for_noise(noise, confidence, self.noise_samples)
         tokens, where = self._queries(Z, offsets, positions)
         converted = conversion_to(like)
         leverage = self._leverages(tokens, where)
-        xp = module_of(leverage)
-        if noise is None:
-            factor = 2 * np.sqrt(float(size))
-        else:
-            factor = float(size) * np.sqrt(2 * np.log(2 / (1 - confidence)) / self.noise_samples)
-        # Outward: W is a sum of as many weights, and a few roundings are to come
-        factor *= 1 + (self.n_samples + 16) * np.finfo(np.float64).eps
-        # Layers that agree exactly still disagree where the data says nothing.
         with on_device(self.device):
-            nothing = xp.isinf(leverage)
-            bound = xp.where(nothing, np.inf, factor * xp.sqrt(xp.where(nothing, 0.0, leverage)))
-        answer: Floats | list[Floats] = converted(_per_query(bound, tokens, where))
+            bound = bounded_by(leverage, factor, self.n_samples)
+        answer: Floats | list[Floats] = converted(tokens.per_query(bound, where))
         return answer
 
     @same_bits
     def null_space(self, k: int) -> Floats:
         """Return the k least determined directions of the coefficients.
 
-        Those along which every training prediction stays the same come first: features that are
-        zero in every sample, each by itself, then combinations of few features. Then the directions
-        of least mean square, in units where every feature has mean square one.
+        Directions along which every training prediction stays the same come first: features that
+        are zero in every sample, each by itself, then combinations of few features. Directions of
+        least mean square follow, in units where every feature has mean square one.
 
         Parameters
         ----------
         k
-            Directions, at most.
+            Number of directions, at most.
 
         Returns
         -------
         array
             (k, p), or all p directions where k is larger; each of length one.
         """
-        return self._source().coverage.least_determined(self._directions(k))[0]
+        return self._determined().coverage.least_determined(self._directions(k))[0]
 
     @same_bits
     def explain(self, k: int = 5, *, names: Sequence[str] | None = None) -> list[str]:
@@ -371,9 +358,9 @@ class Certificate:
         Parameters
         ----------
         k
-            Directions, at most; of :meth:`null_space`.
+            Number of directions, at most; they are those of :meth:`null_space`.
         names
-            Of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
+            Names of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
 
         Returns
         -------
@@ -393,7 +380,7 @@ class Certificate:
         if len(coordinates) != d:
             raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
         directions, values = map(
-            to_host, self._source().coverage.least_determined(self._directions(k))
+            to_host, self._determined().coverage.least_determined(self._directions(k))
         )
         return [
             describe(direction, float(value), self.features, coordinates)
@@ -402,13 +389,3 @@ class Certificate:
 
     def _directions(self, k: int) -> int:
         return min(as_size(k, "k"), self.dimension)
-
-
-def _per_query(
-    values: npt.NDArray[Kind], tokens: Tokens, positions: Positions
-) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
-    """One value a query, in the form of the tokens."""
-    if positions == "last":
-        return values
-    shaped = tokens.restore(values[:, None])
-    return [part[:, 0] for part in shaped] if isinstance(shaped, list) else shaped[..., 0]

@@ -1,4 +1,4 @@
-"""Making a certificate: from the data or from its moments, by counting or by a factorisation."""
+"""How a certificate is made: from data or from moments, by counting or by a factorisation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..solvers.orthogonal import solve_on_data
 from ..solvers.solved import Solved, Task
 from ..system.machine import in_words, require_memory
 from .certificate import Certificate, Verdict
+from .determined_range import DeterminedRange
 from .lower_bound import Proof, prove
 from .part_proof import quick_certificate
-from .source import Source
 
 
 def judge(
@@ -68,8 +68,8 @@ def exact_rank_of_moments(moments: MomentSums) -> ExactRank:
     """What moments alone prove about the exact rank: features that are zero in every sample.
 
     The sum of w S_jj S_kk z_l^2 is zero, with nothing lost below the smallest number, only if the
-    feature is zero in every sample. A mean square of zero is not enough: in it, S_jk has been
-    rounded.
+    feature is zero in every sample. A mean square of zero is not enough, because it is formed from
+    a rounded S_jk.
     """
     p = moments.dimension
     if not moments.accumulation.underflow:
@@ -82,10 +82,10 @@ def exact_rank_of_moments(moments: MomentSums) -> ExactRank:
 
 
 def certificate_by_counting(
-    n_samples: int, positions: Positions, noise_samples: float, source: Source
+    n_samples: int, positions: Positions, noise_samples: float, determined: DeterminedRange
 ) -> Certificate:
     """Certificate of fewer samples than features, which needs no factorisation."""
-    p = source.features.count
+    p = determined.features.count
     return Certificate(
         lambda_min=0.0,
         condition=float("inf"),
@@ -95,18 +95,18 @@ def certificate_by_counting(
         dimension=p,
         n_samples=n_samples,
         evidence=counting(n_samples, p, f"{n_samples} samples"),
-        features=source.features,
+        features=determined.features,
         positions=positions,
         noise_samples=noise_samples,
-        source=source,
+        determined=determined,
     )
 
 
 def counted_on_data(samples: Samples) -> Certificate:
-    """Certificate of fewer samples than features that are at hand."""
+    """Certificate of data at hand that has fewer samples than features."""
     n, weights, p = samples.n_samples, samples.weights, samples.features.count
-    source = Source(samples.features, None, samples)
-    counted = certificate_by_counting(n, samples.positions, samples.noise_samples, source)
+    determined = DeterminedRange(samples.features, None, samples)
+    counted = certificate_by_counting(n, samples.positions, samples.noise_samples, determined)
     if weights is None or (weights > 0).all():
         return counted
     count = int((samples.weight_of_each() > 0).sum())
@@ -126,14 +126,14 @@ def certificate_from(
     Parameters
     ----------
     moments
-        At least one sample.
+        Moments of at least one sample.
     factor
         A factorisation of Lambda, if a fit has made one already.
     problem
-        The data, where it is at hand: for questions about single inputs, and asked modulo primes
+        The data, where it is at hand: for questions about single inputs, and for the exact rank
         where the moments prove nothing.
     spectrum
-        Compute all eigenvalues, too.
+        Whether all eigenvalues are computed as well.
     """
     weight = moments.required_weight()
     p, n = moments.dimension, moments.n_samples
@@ -144,8 +144,8 @@ def certificate_from(
         matrix = moments.second_moment()
         values = algebra_of(matrix).eigenvalues(matrix)
     if n < p:
-        source = Source(moments.features, moments.fixed(), samples)
-        counted = certificate_by_counting(n, moments.positions, noise_samples, source)
+        determined = DeterminedRange(moments.features, moments.fixed(), samples)
+        counted = certificate_by_counting(n, moments.positions, noise_samples, determined)
         rank = n if factor is None else min(n, factor.rank)
         return replace(counted, rank=rank, spectrum=values)
     if factor is None:
@@ -173,14 +173,14 @@ def certificate_from(
         positions=moments.positions,
         noise_samples=noise_samples,
         spectrum=values,
-        source=Source(moments.features, moments.fixed(), samples, spectral),
+        determined=DeterminedRange(moments.features, moments.fixed(), samples, spectral),
     )
 
 
 def certifying_factor(
     moments: MomentSums, read: Callable[[], Reading], memory_limit: int | None = None
 ) -> Factorisation | None:
-    """Factorise Lambda: by Cholesky if safe, else from the data; None if counting decides."""
+    """Factorise Lambda by Cholesky if it is safe, else from the data; None if counting decides."""
     if moments.n_samples < moments.dimension:
         return None
     choice = try_cholesky_of_moments(moments)
@@ -210,7 +210,7 @@ def require_certificate_memory(
 
 
 def certify_factorised(task: Task, solved: Solved) -> Certificate:
-    """Certificate of a fit from the Gram, by its factorisation when that is one of Lambda."""
+    """Certificate of a fit from the Gram, by its factorisation if there is no ridge in it."""
     own = solved.factor if task.alpha == 0 else None
     return _certify_problem(task, solved.problem, own)
 
@@ -223,7 +223,7 @@ def certify_few(task: Task, solved: Solved) -> Certificate:
 
 
 def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
-    """Certificate of the moments of a task, with the data where that can be read."""
+    """Certificate from the moments of a task, and from the data where that can be read."""
     moments = accumulated(task)
     full = factor is None or factor.rank == moments.dimension
     if full and not task.sharp and moments.n_samples >= moments.dimension:

@@ -1,4 +1,4 @@
-"""What the data determines, input by input, as far as float64 tells.
+"""What the data determines, input by input, judged in float64.
 
 A prediction C h(Z) is the same for every best fit C exactly when h(Z) lies in the range of the
 second moment Lambda. With the equilibrated matrix A = D Lambda D = U diag(w) U', over the
@@ -7,22 +7,16 @@ eigenvalues that count as real, that is x = D h in the span of U:
     residual   ||x - U U'x|| / ||x||        0 when determined
 
 U is not exact. Rounding of size delta in A tilts its i-th column out of the range by about
-delta / w_i (with singular values in the place of eigenvalues where it comes from the features), so
-an input in the range is seen to miss it by up to
+delta / w_i (with singular values in the place of eigenvalues if U comes from the features), so the
+computed residual of an input in the range is up to
 
     tolerance   10 sum_i (delta / w_i) |u_i'x|  +  rounding of x
 
-direction by direction. Where that is itself no small part of ||x||, nothing can be told.
+Where that is itself no small part of ||x||, float64 cannot tell.
 
-Which inputs are in the range in exact arithmetic, and how large leverages are at most, is asked in
-:mod:`linattn_fast.certificate.source`. The leverage carries the two bounds on what other layers
-could predict:
-
-    two layers whose mean squared training errors are at most eps differ at Z, in each output, by
-    at most  2 sqrt(eps leverage)
-
-    with independent noise of at most b on the targets, the least-squares prediction errs with
-    probability 1 - delta by at most  b sqrt(2 log(2 / delta) leverage w_max / W)     (Hoeffding)
+Which inputs are in the range in exact arithmetic is decided in
+:mod:`linattn_fast.certificate.determined_range`, and leverages are bounded in
+:mod:`linattn_fast.certificate.leverage`.
 """
 
 from __future__ import annotations
@@ -50,9 +44,9 @@ from ..moments.sums import sizes
 from .leverage import rounding, summands_of
 
 CLOSE = 1e-3
-"""A tolerance above this part of an input tells nothing."""
+"""The largest tolerance, as a part of the length of an input, from which anything follows."""
 _DENSE_UP_TO = 512
-"""Below this size all eigenvectors are computed where a few are wanted."""
+"""Number of features up to which a dense eigensolver finds even a few eigenvectors faster."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class Coverage:
         return device_of(self.diagonal)
 
     def get(self) -> Coverage:
-        """The same, on the host."""
+        """The same range with all its arrays on the host."""
         return Coverage(self.factor.get(), to_host(self.diagonal), self.features)
 
     @cached_property
@@ -86,7 +80,7 @@ class Coverage:
 
     @cached_property
     def tilts(self) -> Floats:
-        """Ten times delta / w_i: how far each column of U may be out of the range, (r,)."""
+        """Bounds 10 delta / w_i on how far each column of U is out of the range, (r,)."""
         factor = self.factor
         assert isinstance(factor, SpectralFactor)
         tilts: Floats = factor.level * factor.values[-1] / factor.values[self.p - factor.rank :]
@@ -96,7 +90,7 @@ class Coverage:
 
     @cached_property
     def _weak(self) -> float:
-        """Root mean square of the data along what was not kept, at most."""
+        """Bound on the root mean square of the data along the directions that were not kept."""
         factor = self.factor
         assert isinstance(factor, SpectralFactor)
         if factor.rank == 0:
@@ -106,7 +100,7 @@ class Coverage:
         return float(np.sqrt(found + MARGIN * self.p * factor.level * factor.values[-1]))
 
     def _times(self, inner: Floats) -> Floats:
-        """How many samples U'x (rows, r) counts as: its leverage, or one."""
+        """Leverage of U'x (rows, r), but at least 1: how many samples a row counts as, (rows,)."""
         factor = self.factor
         assert isinstance(factor, SpectralFactor)
         leverage = (inner**2 / factor.values[self.p - factor.rank :]).sum(axis=1)
@@ -114,15 +108,15 @@ class Coverage:
         return times
 
     @property
-    def _everything(self) -> bool:
-        """Whether the rank is full, numerically."""
+    def _full_rank(self) -> bool:
+        """Whether the numerical rank is full."""
         return self.factor.rank == self.p
 
     @property
     def tolerance(self) -> float:
-        """Residuals up to this count as zero, for every input: the largest tilt.
+        """Residual that counts as zero for every input: the largest tilt.
 
-        0 where that is not small: then the range as a whole is not known well enough.
+        It is 0 where that tilt is not small: then the range as a whole is not known well enough.
         """
         least = MARGIN * self.p * EPS
         if isinstance(self.factor, CholeskyFactor) or self.factor.rank == 0:
@@ -130,8 +124,8 @@ class Coverage:
         error = max(float(self.tilts.max()), least)
         return error if error <= CLOSE else 0.0
 
-    def _batches(self, tokens: Tokens, positions: Positions) -> Iterator[tuple[Floats, Floats]]:
-        """D h and D g of the queries, (rows, p), a few at a time."""
+    def _pieces(self, tokens: Tokens, positions: Positions) -> Iterator[tuple[Floats, Floats]]:
+        """Yield D h and D g, (rows, p), a few queries at a time."""
         scale = self.factor.scale
         for h, g in summands_of(self.features, tokens, positions):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -142,8 +136,8 @@ class Coverage:
 
     @on_own_device
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
-        """Distance of each query's features from the range, relative: (rows,)."""
-        parts = [self.residual_of(x) for x, _ in self._batches(tokens, positions)]
+        """Relative distance of each query's features from the range, (rows,)."""
+        parts = [self.residual_of(x) for x, _ in self._pieces(tokens, positions)]
         residuals: Floats = module_of(*parts).concatenate(parts)
         return residuals
 
@@ -151,44 +145,44 @@ class Coverage:
         """Relative distance of rows D h, (rows, p), from the range."""
         xp = module_of(x)
         residual: Floats = xp.zeros(len(x))
-        if self._everything:
+        if self._full_rank:
             return residual
         U = self.factor.vectors  # type: ignore[union-attr]  # Cholesky has full rank
         size = xp.linalg.norm(x, axis=1)
         left = xp.linalg.norm(x - (x @ U) @ U.T, axis=1)
         residual = xp.where(size > 0, left / xp.where(size > 0, size, 1.0), 0.0)
-        # A feature that was never seen has no scale: however small, it is all that matters.
+        # A feature that is zero in every sample has no scale: however small, it decides.
         residual[((x != 0) & self.unseen).any(axis=1)] = 1.0
         return residual
 
     @on_own_device
     def covered(self, tokens: Tokens, positions: Positions, most: float = 0.0) -> Array:
-        """Which queries are in the range to rounding, (rows,) of bool; ``most`` as in covers."""
+        """Which queries are in the range up to rounding, (rows,); ``most`` as for ``covers``."""
         longest = int(tokens.lengths.max())
-        parts = [self.covers(x, g, longest, most) for x, g in self._batches(tokens, positions)]
+        parts = [self.covers(x, g, longest, most) for x, g in self._pieces(tokens, positions)]
         covered: Array = module_of(*parts).concatenate(parts)
         return covered
 
     def covers(self, x: Floats, sizes: Floats, longest: int, most: float = 0.0) -> Array:
-        """Which rows x = D h, (rows, p), are in the range to rounding.
+        """Which rows x = D h, (rows, p), are in the range up to rounding.
 
         Parameters
         ----------
         x, sizes
-            D h, and D g: how large the summands of the features are.
+            Scaled features D h, and the scaled sizes D g of their summands.
         longest
-            Tokens in the longest sequence that they come from.
+            Number of tokens in the longest sequence that they come from.
         most
-            Where the exact range is known, too: how far an input may be out of the numerical one,
-            in multiples of the mean square along what was not kept. A sample of weight w is, by
-            up to W / w. 0 where the numerical range has the last word.
+            Where the exact range is known as well: how far an input may be out of the numerical
+            range, in multiples of the mean square along the directions that were not kept. A sample
+            of weight w may be out by up to W / w. 0 where the numerical range decides alone.
         """
         xp = module_of(x)
         near: Array = xp.ones(len(x), dtype=bool)
-        if self._everything:
+        if self._full_rank:
             return near
         U = self.factor.vectors  # type: ignore[union-attr]  # Cholesky has full rank
-        with np.errstate(all="ignore"):  # comparisons with what is no number are false
+        with np.errstate(all="ignore"):  # comparisons with NaN are false
             inner, size = x @ U, xp.linalg.norm(x, axis=1)
             left = xp.linalg.norm(x - inner @ U.T, axis=1)
             allowed = xp.abs(inner) @ self.tilts + MARGIN * self.p * EPS * size
@@ -204,14 +198,15 @@ class Coverage:
 
     @on_own_device
     def least_determined(self, k: int) -> tuple[Floats, Floats]:
-        """The k directions x (k, p) along which the data says least, and their mean squares (k,).
+        """The k directions (k, p) along which the data says least, and their mean squares (k,).
 
-        Directions that the data does not determine at all come first, mean square 0: features never
-        seen, each by itself, then the others in echelon form, those of fewest features first. Then
-        eigenvectors of A by growing eigenvalue, in the caller's units. Each has length one; mean
-        squares are relative, in units where every feature has mean square one.
+        Directions that the data does not determine at all come first, with mean square 0: features
+        that are zero in every sample, each by itself, then the others in echelon form, those of
+        fewest features first. Eigenvectors of A follow by growing eigenvalue, in the caller's
+        units. Each direction has length one; mean squares are relative, in units where every
+        feature has mean square one.
 
-        Both are found on the host, whose LAPACK has QR with pivots.
+        They are found on the host, whose LAPACK has QR with pivots.
         """
         if self.device is not None:
             found, squares = self.get().least_determined(k)
@@ -231,12 +226,12 @@ class Coverage:
         return np.concatenate(directions), values
 
     def _in_units(self, vectors: Floats) -> Floats:
-        """Rows D v, of length one."""
+        """Rows D v, scaled to length one."""
         x = vectors * self.factor.scale
         return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
 
     def undetermined(self) -> Floats:
-        """Null space of Lambda among the features seen, one row each, sparse ones first: (m, p)."""
+        """Null space of Lambda among the features that occur, (m, p), sparse rows first."""
         seen = np.flatnonzero(~self.unseen)
         factor = self.factor
         if isinstance(factor, CholeskyFactor) or factor.rank == len(seen):
@@ -254,7 +249,7 @@ class Coverage:
         return np.asarray(full[np.argsort((full != 0).sum(axis=1), kind="stable")])
 
     def weakest(self, k: int) -> tuple[Floats, Floats]:
-        """The k smallest eigenvalues of A that count as real, with directions (k, p)."""
+        """The k smallest eigenvalues of A above the margin, (k,), with their directions (k, p)."""
         factor = self.factor
         if isinstance(factor, SpectralFactor):
             start = len(factor.values) - factor.rank
@@ -264,7 +259,7 @@ class Coverage:
 
 
 def coverage_of_samples(samples: Samples) -> Coverage:
-    """Range of the second moment of few samples, from the singular values of their features."""
+    """The range of the second moment of few samples, from the singular values of their features."""
     tokens, chosen = samples.tokens, samples.features
     features = chosen.of(tokens, samples.positions)  # (N, p)
     if samples.weights is not None:
@@ -307,40 +302,3 @@ def _smallest_eigenpairs(factor: CholeskyFactor, k: int) -> tuple[Floats, Floats
     inverted, vectors = eigsh(operator, k=k, which="LA", v0=start)
     order = np.argsort(-inverted)
     return 1 / inverted[order], np.asarray(vectors[:, order])
-
-
-def describe(direction: Floats, mean_square: float, features: Features, names: list[str]) -> str:
-    """Say in words which pairs and queries a direction (p,) consists of."""
-    pairs = [f"{names[j]}*{names[k]}" for j, k in features.pairs]
-    queries = [names[l] for l in features.queries]
-    by_query = direction.reshape(len(pairs), len(queries)) / np.abs(direction).max()
-    groups = []
-    sizes = np.abs(by_query).round(9)  # sizes equal up to rounding tie, and the first comes first
-    for l in np.argsort(-sizes.max(axis=0), kind="stable"):
-        column = by_query[:, l]
-        order = np.argsort(-sizes[:, l], kind="stable")
-        terms = [(float(column[u]), pairs[u]) for u in order if abs(column[u]) > 0.1]
-        if terms:
-            groups.append((terms[0][0], f"{_sum_of(terms, 4)} with query {queries[l]}"))
-    # A group's text starts with plus, so its own sign goes before it.
-    text = _joined([(np.sign(first), group) for first, group in groups], 3)
-    if mean_square == 0:
-        return f"tokens never vary along {text}"
-    return f"tokens vary little along {text} (relative mean square {mean_square:.2g})"
-
-
-def _sum_of(terms: list[tuple[float, str]], most: int) -> str:
-    """Terms with their coefficients, the first one positive; in brackets when there are several."""
-    text = _joined(terms, most)
-    return f"({text})" if len(terms) > 1 else text
-
-
-def _joined(terms: list[tuple[float, str]], most: int) -> str:
-    """``a - 0.5 b and 2 more``: the first term positive, since a direction has no sign."""
-    sign = np.sign(terms[0][0])
-    text = ""
-    for value, name in terms[:most]:
-        size = "" if abs(value) > 0.995 else f"{abs(value):.2g} "
-        before = "" if not text else (" + " if value * sign > 0 else " - ")
-        text += f"{before}{size}{name}"
-    return text + (f" and {len(terms) - most} more" if len(terms) > most else "")

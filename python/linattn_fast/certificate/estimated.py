@@ -11,7 +11,7 @@ is proved, or of few features, of which Lambda itself is formed.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -19,7 +19,7 @@ from scipy.linalg import eigvalsh
 from ..arrays.device import to_host
 from ..arrays.types import Floats
 from ..backend.normal_operator import KroneckerFactors, NormalOperator
-from ..exact.exact_rank import exact_rank
+from ..exact.exact_rank import ExactRank, exact_rank
 from ..linalg.cholesky import rounding_level
 from ..linalg.factors import EPS, MARGIN
 from ..problem.interface import Problem
@@ -29,18 +29,18 @@ from ..solvers.solved import Solved, Task
 from ..system.machine import usable_memory
 from .certificate import Certificate, Verdict
 from .certifying import certificate_by_counting
+from .determined_range import DeterminedRange
 from .part_proof import quick_certificate
 from .ritz import largest_ritz_value, smallest_ritz_value
-from .source import Source
 
 _DENSE_UP_TO = 64
-"""Below this many features Lambda itself is formed, by as many products."""
+"""Number of features up to which Lambda itself is formed, by as many products."""
 _STEPS = 24
 """Passes that lambda_min is estimated with, at most."""
 
 
 def _second_moment_times(operator: NormalOperator, x: Floats) -> Floats:
-    """Lambda x for x (p, k) or (p,)."""
+    """The product Lambda x for x (p, k) or (p,)."""
     C = np.ascontiguousarray(x.reshape(len(x), -1).T)
     product = to_host(operator.normal(C).product) / operator.total_weight
     return np.asarray(product.T.reshape(x.shape))
@@ -78,10 +78,55 @@ def _may_prove(task: Task, problem: Problem) -> bool:
     )
 
 
+class _Estimate(NamedTuple):
+    """What passes over the data suggest about Lambda; nothing here is proved."""
+
+    evidence: str
+    smallest: float = 0.0
+    """Estimate of lambda_min."""
+    condition: float = float("inf")
+    """Estimate of lambda_max / lambda_min."""
+    rank: int | None = None
+    """Numerical rank, where Lambda itself was formed and has full rank."""
+
+
+def _estimate(operator: NormalOperator, factors: KroneckerFactors) -> _Estimate:
+    """Estimate the extreme eigenvalues, unless a feature or a direction is missing altogether."""
+    p = operator.features.count
+    zeros = int((factors.diagonal == 0).sum())
+    if zeros:
+        return _Estimate(f"estimated: {zeros} of {p} features have a mean square of zero")
+    whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
+    if not whitening.full:
+        reached = whitening.shape[0] * whitening.shape[1]
+        return _Estimate(
+            f"estimated: pairs or queries are dependent to rounding, {reached} of {p} directions "
+            "are left"
+        )
+    smallest, largest = _extreme_eigenvalues(operator, whitening)
+    full = p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest
+    return _Estimate(
+        f"estimated without a Gram: lambda_min is at most {smallest:.4g}, up to rounding",
+        smallest,
+        largest / smallest if smallest > 0 else float("inf"),
+        p if full else None,
+    )
+
+
+def _judged(estimate: _Estimate, exact: ExactRank | None, p: int) -> tuple[Verdict, str]:
+    """Verdict and evidence from an estimate, and from the exact rank where that was asked for."""
+    if exact is None:
+        return "undecided", f"{estimate.evidence}; nothing is proved"
+    if exact.at_most < p:
+        return "not identifiable", exact.reason
+    unproved = "no positive bound on lambda_min is proved"
+    return "undecided", f"{estimate.evidence}; {exact.reason}; {unproved}"
+
+
 def certify_passes(task: Task, solved: Solved) -> Certificate:
     """Certificate of a fit by passes over the data, from its Kronecker factors and products.
 
-    Where the data looks short of rank and can be read here, that is proved.
+    Where the data seems short of rank and can be read here, exact arithmetic tries to prove it.
     """
     problem, passes = solved.problem, solved.passes
     assert passes is not None
@@ -89,54 +134,31 @@ def certify_passes(task: Task, solved: Solved) -> Certificate:
     operator = passes.operator
     samples = problem.samples
     n, p = operator.n_samples, operator.features.count
-    source = Source(operator.features, None, samples)
+    determined = DeterminedRange(operator.features, None, samples)
     if n < p:
-        counted = certificate_by_counting(n, problem.positions, passes.noise_samples, source)
-        return replace(counted, source=None if samples is None else source)
+        counted = certificate_by_counting(n, problem.positions, passes.noise_samples, determined)
+        return replace(counted, determined=None if samples is None else determined)
     # The iteration is on the host
-    factors = KroneckerFactors(*map(to_host, solved.kronecker))
-    zeros = int((factors.diagonal == 0).sum())
-    whitening = whiten(factors, operator.total_weight, 0.0, operator.features)
-    reached = whitening.shape[0] * whitening.shape[1]
-    if whitening.full and not zeros and _may_prove(task, problem):
-        quick = quick_certificate(problem, None, partial(_extreme_eigenvalues, operator, whitening))
-        if quick is not None:
+    estimate = _estimate(operator, KroneckerFactors(*map(to_host, solved.kronecker)))
+    if estimate.smallest > 0 and _may_prove(task, problem):
+        found = estimate.smallest, estimate.smallest * estimate.condition
+        if (quick := quick_certificate(problem, None, found)) is not None:
             return quick
-    smallest, condition, rank = 0.0, float("inf"), None
-    verdict: Verdict = "undecided"
-    if zeros:
-        evidence = f"estimated: {zeros} of {p} features have a mean square of zero"
-    elif not whitening.full:
-        evidence = (
-            f"estimated: pairs or queries are dependent to rounding, {reached} of {p} directions "
-            "are left"
-        )
-    else:
-        smallest, largest = _extreme_eigenvalues(operator, whitening)
-        condition = largest / smallest if smallest > 0 else condition
-        if p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest:
-            rank = p
-        evidence = f"estimated without a Gram: lambda_min is at most {smallest:.4g}, up to rounding"
     exact = None
-    if problem.modular is not None and not condition * EPS * p < 1:  # short of rank, it seems
+    if problem.modular is not None and not estimate.condition * EPS * p < 1:  # rank seems short
         exact = exact_rank(problem.modular)
-    if exact is not None and exact.at_most < p:
-        verdict, evidence = "not identifiable", exact.reason
-    elif exact is not None:
-        evidence += f"; {exact.reason}; no positive bound on lambda_min is proved"
-    else:
-        evidence += "; nothing is proved"
+    verdict, evidence = _judged(estimate, exact, p)
     return Certificate(
-        lambda_min=smallest,
-        lower_bound=0.0,
         verdict=verdict,
-        condition=condition,
-        rank=rank,
+        evidence=evidence,
+        lambda_min=estimate.smallest,
+        lower_bound=0.0,
+        condition=estimate.condition,
+        rank=estimate.rank,
         dimension=p,
         n_samples=n,
-        evidence=evidence,
         features=operator.features,
         positions=problem.positions,
         noise_samples=passes.noise_samples,
-        source=None if samples is None else source,
+        determined=None if samples is None else determined,
     )

@@ -5,21 +5,22 @@ T (p x r) with T' Lambda T >= I, where r is the rank of Lambda: for h in its ran
 
     h' Lambda^+ h  =  max over v of (v'h)^2 / v' Lambda v  <=  ||T'h||^2
 
-because every v is T a and something that both Lambda and h are blind to. T need not be exact in any
-way; that T' Lambda T >= I has to be proved. There are two proofs, derived in docs/certificate.md:
+because every v is T a plus a vector that is orthogonal to h and in the null space of Lambda. T need
+not be exact in any way, but T' Lambda T >= I has to be proved. There are two proofs, derived in
+docs/certificate.md:
 
-*From the Gram*, of full rank. T' = sqrt(W) L^-1 D, with L the Cholesky factor of
+*From the Gram*, where it has full rank. T' = sqrt(W) L^-1 D, with L the Cholesky factor of
 
     D (Ghat - gamma p diag(m)) D - theta I
 
-what is subtracted bounds the rounding of the Gram (:mod:`linattn_fast.certificate.lower_bound`), of the
-factorisation, and of every solution with L.
+The terms subtracted bound the rounding of the Gram (:mod:`linattn_fast.certificate.lower_bound`),
+of the factorisation, and of every solution with L.
 
-*From the data*, of any rank. B = sqrt(w / W) H T is formed for a T from the numerical
-factorisation, and B'B is as near to I as it is seen to be. This sees singular values of the
-features where a Gram sees their squares.
+*From the data*, whatever its rank. B = sqrt(w / W) H T is formed for a T from the numerical
+factorisation, and the distance of B'B from I is measured. This sees singular values of the features
+where a Gram sees their squares.
 
-Features are rounded, too: |computed h - h| <= gamma g with g[(j,k),l] = sqrt(S_jj S_kk) |z_l|.
+Features are rounded as well: |computed h - h| <= gamma g with g[(j,k),l] = sqrt(S_jj S_kk) |z_l|.
 """
 
 from __future__ import annotations
@@ -29,11 +30,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays.device import module_of, put
 from ..arrays.floats import UNIT, gamma
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Floats, Mask, Positions
 from ..data.non_finite import may_underflow, non_finite_error
 from ..data.tokens import Tokens
 from ..features.compact import pair_table
@@ -45,41 +45,41 @@ from ..linalg.spectral import SpectralFactor
 from ..moments.sums import MomentSums
 
 Rows: TypeAlias = tuple[Floats, Floats, Floats]
-"""h and g of some samples, (rows, p), and sqrt(w / W), (rows,)."""
+"""The features h and summand sizes g of some samples, (rows, p), and sqrt(w / W), (rows,)."""
 
-BATCH_BYTES = 64 << 20
-"""Features formed at a time."""
+PIECE_BYTES = 64 << 20
+"""Bytes of the features, and of their summand sizes, that are formed at a time."""
 
 _LOST = 2.0**-1000
-"""More than what underflow in units near one can add up to."""
+"""A bound on what underflow can take in all, in units near one."""
 _SMALLEST = 2.0**-1070
-"""More than what is lost of a square that underflows."""
+"""A bound on what a square loses when it underflows."""
 _LITTLE = 1 + 64 * UNIT
-"""Covers the few roundings of a formula that is evaluated outward."""
+"""A factor that covers the few roundings of a formula whose value is to be rounded up."""
 _LEAST = 0.75
-"""Singular values of B that are no less: below, rounding has too large a part in the bound."""
+"""Least singular value of B for a bound; below it, rounding is too large a part of the bound."""
 _NEAR = 1e-9
-"""||B'B - I|| above which a better T is tried."""
+"""The distance ||B'B - I|| above which a better T is tried."""
 _ATTEMPTS = 2
-"""So often."""
+"""Number of times that a better T is tried."""
 _COLUMNS = 256
-"""Columns of an inverse that are formed at a time."""
+"""Number of columns of an inverse that are formed at a time."""
 
 
 class LeverageBound(Protocol):
-    """T with T' Lambda T >= I."""
+    """A bound on leverages by a matrix T with T' Lambda T >= I."""
 
     def of(self, h: Floats, g: Floats, longest: int) -> Floats:
-        """At least ||T'h||^2 of the exact features, (rows,), from computed ones h (rows, p).
+        """Bound ||T'h||^2 of the exact features from above, (rows,), given computed h (rows, p).
 
-        Rows that are not in the range of Lambda get numbers that mean nothing.
+        For rows outside the range of Lambda the result means nothing.
 
         Parameters
         ----------
         h, g
             Features as computed, and the sizes of their summands; see :func:`with_summands`.
         longest
-            Tokens in the longest sequence that they come from.
+            Number of tokens in the longest sequence that they come from.
         """
 
 
@@ -89,7 +89,7 @@ class LeverageBound(Protocol):
 def with_summands(
     features: Features, tokens: Tokens, positions: Positions
 ) -> tuple[Floats, Floats]:
-    """h = S_jk z_l of each sample, and g = sqrt(S_jj S_kk) |z_l|: (samples, p) each."""
+    """Features h = S_jk z_l and sizes g = sqrt(S_jj S_kk) |z_l|, (samples, p) each."""
     d, (j, k) = features.d, features.pairs.T
     if features.everything:
         s, z = samples_of(tokens, positions)
@@ -108,8 +108,8 @@ def with_summands(
 def summands_of(
     features: Features, tokens: Tokens, positions: Positions
 ) -> Iterator[tuple[Floats, Floats]]:
-    """h and g of the samples, some at a time; raises where they are not finite."""
-    for part in batches_of(features, tokens, positions):
+    """Yield h and g, some samples at a time; features that are not finite are an error."""
+    for part in pieces_of(features, tokens, positions):
         with np.errstate(over="ignore", invalid="ignore"):
             h, g = with_summands(features, part, positions)
         if not module_of(h).isfinite(h).all():
@@ -117,23 +117,23 @@ def summands_of(
         yield h, g
 
 
-def batches_of(features: Features, tokens: Tokens, positions: Positions) -> Iterator[Tokens]:
-    """Sequences, so many at a time that their features fit in a few megabytes."""
+def pieces_of(features: Features, tokens: Tokens, positions: Positions) -> Iterator[Tokens]:
+    """Yield sequences, as many at a time as have features of at most PIECE_BYTES."""
     per_sequence = 16 * features.count * (1 if positions == "last" else int(tokens.lengths.max()))
-    step = max(1, BATCH_BYTES // per_sequence)
+    step = max(1, PIECE_BYTES // per_sequence)
     for first in range(0, len(tokens), step):
         yield tokens.part(first, min(first + step, len(tokens)))
 
 
 def rounding(longest: int, products: int = 0) -> float:
-    """Gamma of a feature, relative to g, and of an inner product with so many of them."""
+    """Relative rounding error gamma of a feature, or of an inner product of ``products`` terms."""
     return 1.01 * gamma(longest + 8 + products)
 
 
 def leverages_of(
     bound: LeverageBound | None, features: Features, tokens: Tokens, positions: Positions
 ) -> Floats:
-    """What the bound says of each query, (rows,); infinite without one, but 0 where h is zero."""
+    """Bound the leverage of each query, (rows,); infinite without a bound, but 0 where h is 0."""
     longest = int(tokens.lengths.max())
     small = may_underflow(tokens)
     parts = []
@@ -159,17 +159,17 @@ class GramBound:
     """||T'h||^2 = W ||L^-1 D h||^2 over the features that are not zero in every sample."""
 
     lower: Floats
-    """L, (q, q)."""
+    """The Cholesky factor L, (q, q)."""
     scale: Floats
     """Diagonal of D, (q,)."""
     columns: Floats
-    """Lengths of the columns of L^-1, (q,): what an error in one feature can do."""
+    """Lengths of the columns of L^-1, (q,): the largest effect of an error in one feature."""
     seen: Array | None
     """Numbers of these features, (q,); None for all."""
     weight: float
-    """W, rounded up."""
+    """Total weight W, rounded up."""
     excess: float
-    """About the part by which leverages are too large: an estimate, nothing rests on it."""
+    """Estimate of the relative excess of the leverages; no proof rests on it."""
 
     def of(self, h: Floats, g: Floats, longest: int) -> Floats:
         """At least ||T'h||^2; see :class:`LeverageBound`."""
@@ -184,18 +184,18 @@ class GramBound:
 
 
 def _squared(outward: Floats, weight: float) -> Floats:
-    """W ||T'h||^2, (rows,), which is above zero where ||T'h|| is, also where its square is not."""
+    """W ||T'h||^2, (rows,), positive wherever ||T'h|| is, even if its square underflows."""
     xp = module_of(outward)
     leverages: Floats = weight * outward**2
     leverages = xp.where(outward > 0, leverages + _SMALLEST, leverages)
-    above: Floats = xp.where(xp.isnan(leverages), np.inf, leverages)  # of what overflows
+    above: Floats = xp.where(xp.isnan(leverages), np.inf, leverages)  # NaN comes from overflow
     return above
 
 
-def bound_from_gram(moments: MomentSums, seen: npt.NDArray[np.bool_]) -> GramBound | None:
-    """The bound of moments whose Gram is proved to be positive definite; None where it is not.
+def bound_from_gram(moments: MomentSums, seen: Mask) -> GramBound | None:
+    """The bound from a Gram that is proved to be positive definite; None where it is not.
 
-    ``seen`` says which features may be other than zero, (p,); those of the rest are zero, exactly.
+    ``seen`` says which features may be other than zero, (p,); the others are zero, exactly.
     """
     how = moments.accumulation
     error, of_sizes = moments.relative_errors()
@@ -224,14 +224,14 @@ def bound_from_gram(moments: MomentSums, seen: npt.NDArray[np.bool_]) -> GramBou
         return None
     weight = moments.required_weight() * (1 + 2 * weight_error) * _LITTLE
     columns = _inverse_columns(lower)
-    # x'(L L')^-1 x exceeds that of L L' + shift by the part that L^-1 shift L'^-1 has of it, whose
-    # diagonal this is nearly
+    # How far x'(L L')^-1 x exceeds x'(L L' + shift)^-1 x, relatively, is about the size of
+    # L^-1 shift L'^-1, and this is nearly the largest entry of its diagonal
     excess = float((shift * columns**2).max())
     return GramBound(lower, scale, columns, chosen, weight, excess)
 
 
 def _inverse_columns(lower: Floats) -> Floats:
-    """Lengths of the columns of L^-1, (q,), at least."""
+    """Upper bounds on the lengths of the columns of L^-1, (q,)."""
     xp, algebra, q = module_of(lower), algebra_of(lower), len(lower)
     lengths = []
     for first in range(0, q, _COLUMNS):  # zero above the diagonal, so the corner below is enough
@@ -247,20 +247,20 @@ def _inverse_columns(lower: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class DataBound:
-    """||T'h||^2 with a T that was tried on the data."""
+    """The bound ||T'h||^2 with a T that was tried on the data."""
 
     whitener: Floats
-    """T, (p, r)."""
+    """The whitener T, (p, r)."""
     sizes: Floats
-    """|T|, (p, r)."""
+    """Absolute values of T, (p, r)."""
     least: float
-    """sqrt(w / W) H T has no singular value below this."""
+    """Lower bound on the singular values of sqrt(w / W) H T."""
     weight: float
-    """W over what was computed of it, rounded up: near one."""
+    """Exact W over the computed W, rounded up: near one."""
 
     @property
     def rank(self) -> int:
-        """Rank of Lambda, at least: T' Lambda T has no null vector."""
+        """Number of columns of T, a lower bound on the rank of Lambda: T' Lambda T is positive."""
         return int(self.whitener.shape[1])
 
     def of(self, h: Floats, g: Floats, longest: int) -> Floats:
@@ -274,7 +274,7 @@ class DataBound:
 
 
 def whitener_of(factor: CholeskyFactor | SpectralFactor) -> Floats:
-    """T (p, r) with T' Lambda T near I, as the numerical factorisation has it."""
+    """The whitener T (p, r) of a numerical factorisation: T' Lambda T is near I."""
     if isinstance(factor, CholeskyFactor):
         p = len(factor.scale)
         inverse = algebra_of(factor.factor).solve_lower(
@@ -283,16 +283,16 @@ def whitener_of(factor: CholeskyFactor | SpectralFactor) -> Floats:
         whitener: Floats = factor.scale[:, None] * inverse.T
         return whitener
     start = len(factor.values) - factor.rank
-    with np.errstate(all="ignore"):  # what is not finite is found not to do
+    with np.errstate(all="ignore"):  # a T that is not finite gives no bound
         whitener = factor.vectors / module_of(factor.vectors).sqrt(factor.values[start:])
         whitener *= factor.scale[:, None]
     return whitener
 
 
 def rows_of_data(samples: Samples) -> Iterator[Rows]:
-    """h, g and sqrt(w / W) of the samples, some at a time."""
+    """Yield h, g and sqrt(w / W), some samples at a time."""
     first = 0
-    for tokens in batches_of(samples.features, samples.tokens, samples.positions):
+    for tokens in pieces_of(samples.features, samples.tokens, samples.positions):
         part = samples.part(first, first + len(tokens))
         h, g = with_summands(samples.features, tokens, samples.positions)
         yield h, g, put(np.sqrt(part.weight_of_each() / samples.total_weight), like=h)
@@ -302,7 +302,7 @@ def rows_of_data(samples: Samples) -> Iterator[Rows]:
 def bound_from_data(
     whitener: Floats, read: Callable[[], Iterable[Rows]], n_samples: int, longest: int
 ) -> DataBound | None:
-    """Try T on the samples, better it if need be; None where rounding is too large for a bound."""
+    """Try T on the samples, then better ones; None if rounding is too large for a bound."""
     trial = _try(whitener, read(), n_samples, longest)
     for _ in range(_ATTEMPTS):
         if trial.off <= _NEAR or not np.isfinite(trial.off):
@@ -328,20 +328,20 @@ class _Trial:
     """How near sqrt(w / W) H T comes to orthonormal columns."""
 
     whitener: Floats
-    """T, (p, r)."""
+    """The whitener T, (p, r)."""
     square: Floats
-    """B'B as computed, (r, r)."""
+    """The product B'B as computed, (r, r)."""
     off: float
-    """Its distance from I, rounding included."""
+    """Bound on the distance of the exact B'B from I."""
     least: float
-    """No singular value of the exact B is below this."""
+    """Lower bound on the singular values of the exact B."""
 
 
 def _try(whitener: Floats, rows: Iterable[Rows], n_samples: int, longest: int) -> _Trial:
-    """Form B = sqrt(w / W) H T.
+    """Form B = sqrt(w / W) H T and bound its singular values from below.
 
-    It errs by E, |E| <= gamma sqrt(w / W) g |T|, and its computed product with itself by gamma(N)
-    ||B||^2, in Frobenius norms; so that no singular value of the exact B is below
+    B errs by E, |E| <= gamma sqrt(w / W) g |T|, and the computed B'B by gamma(N) ||B||^2, in
+    Frobenius norms; so no singular value of the exact B is below
 
         sqrt(1 - ||B'B - I|| - gamma(N) ||B||^2) - ||E||
     """

@@ -1,6 +1,6 @@
-"""A number that lambda_min of the exact second moment is proved to be at least.
+"""A proved lower bound on lambda_min of the exact second moment.
 
-Exact arithmetic on the data as given would form G = sum w h h'. What was computed is Ghat = G + E.
+Exact arithmetic on the data as given would form G = sum w h h'. The computed sum is Ghat = G + E.
 Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derives both.
 
 1. *Rounding while forming Ghat.* With u = 2^-53, k the roundings a summand goes through and
@@ -11,7 +11,7 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
        m[(j,k),l] = sum w S_jj S_kk z_l^2 = G[((j,j),l), ((k,k),l)],
 
    a sum without cancellation. M is positive semidefinite, so |x'Ex| <= gamma p sum_e m_e x_e^2. The
-   computed mhat is at least (1 - gamma_m) m, with gamma_m of the roundings that it went through:
+   computed mhat is at least (1 - gamma_m) m, where gamma_m counts the roundings of m itself:
 
        G >= Ghat - gamma p diag(mhat) / (1 - gamma_m)
 
@@ -42,7 +42,7 @@ from ..moments.factors import moments_of, query_groups
 from ..moments.sums import MomentSums
 
 _FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
-"""Of the estimate: the shifts tau that are tried, until one is proved."""
+"""Shifts tau that are tried until one is proved, as fractions of the estimate of lambda_min."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Proof:
     """What was proved, and why not more."""
 
     bound: float
-    """lambda_min is at least this; 0 when nothing was proved."""
+    """Lower bound on lambda_min; 0 when nothing was proved."""
     reason: str
 
 
 def rounded_down(bound: float) -> float:
-    """A number that is not above a product or quotient which was rounded to ``bound``, u apart."""
+    """Lower the computed ``bound`` below the exact product or quotient that was rounded to it."""
     bound *= 1 - 8 * UNIT
     # Below the smallest normal number a rounding errs by up to half the distance to the next.
     return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
@@ -95,8 +95,8 @@ def prove(moments: MomentSums, estimate: float) -> Proof:
         return Proof(0.0, "too many roundings for a bound")
     weight = moments.required_weight() * (1 + 2 * weight_error)
     groups = query_groups(moments)
-    # A little more covers the roundings of this line and of gamma. p is that of the whole, since E
-    # need not be zero where Ghat is.
+    # The factor covers the roundings of this line and of gamma. p counts all features, not those of
+    # a block, since E need not be zero where Ghat is.
     lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
     for fraction in _FRACTIONS:
         tau = fraction * estimate * moments.required_weight()
@@ -110,9 +110,9 @@ def prove(moments: MomentSums, estimate: float) -> Proof:
 def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
     gram = moments.gram()
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN prove nothing
         scale = equilibrate(gram)
-        # Scaled first, so that m is about one or more: lost m may be below the smallest normal one.
+        # Scaled first, so that m is about one or more: otherwise lost m could be subnormal.
         shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
     gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
     return positive_factor(gram) is not None

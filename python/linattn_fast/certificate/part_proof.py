@@ -20,7 +20,6 @@ The bound is below lambda_min by a factor of ten to some thousands; the certific
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,9 +35,9 @@ from ..moments.sums import MomentSums
 from ..problem.interface import Problem
 from ..solvers.costs import PART
 from .certificate import Certificate
+from .determined_range import DeterminedRange
 from .lower_bound import positive_factor, rounded_down
 from .ritz import largest_ritz_value, smallest_ritz_value
-from .source import Source
 
 _SHIFTS = (2.0**-10, 2.0**-24)
 """Shifts t that are tried, in units in which every feature has length one."""
@@ -139,7 +138,7 @@ def prove_on_part(samples: Samples, engine: Backend) -> PartProof | None:
 def quick_certificate(
     problem: Problem,
     moments: MomentSums | None,
-    estimate: Callable[[], tuple[float, float]] | None = None,
+    estimate: tuple[float, float] | None = None,
 ) -> Certificate | None:
     """Certificate with a bound that one factorisation proves; None where it proves nothing.
 
@@ -150,7 +149,7 @@ def quick_certificate(
     moments
         The moments of all of it, where a fit has formed them; else a part of the samples is summed.
     estimate
-        Estimates the extreme eigenvalues of Lambda; by default the factorisation does.
+        Extreme eigenvalues of Lambda, where they are known; else the factorisation estimates them.
     """
     samples = problem.samples
     if moments is not None:
@@ -164,7 +163,7 @@ def quick_certificate(
         proof = prove_on_part(samples, problem.engine)
     if proof is None:
         return None
-    smallest, largest = (proof.extreme_eigenvalues if estimate is None else estimate)()
+    smallest, largest = proof.extreme_eigenvalues() if estimate is None else estimate
     smallest, p = max(smallest, proof.bound), problem.features.count
     part = "all" if proof.moments.n_samples == n else f"{proof.moments.n_samples} of the"
     return Certificate(
@@ -183,5 +182,7 @@ def quick_certificate(
         features=problem.features,
         positions=problem.positions,
         noise_samples=noise_samples,
-        source=Source(problem.features, None if moments is None else moments.fixed(), samples),
+        determined=DeterminedRange(
+            problem.features, None if moments is None else moments.fixed(), samples
+        ),
     )

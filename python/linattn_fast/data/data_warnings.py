@@ -1,6 +1,6 @@
 """Warnings about data that has a valid form and probably is not what was meant.
 
-Each kind has its own class, so that whoever has understood one of them silences that one:
+Each kind has its own class, so that it can be silenced by itself:
 
     warnings.simplefilter("ignore", la.InterpolationWarning)
 """
@@ -18,7 +18,7 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 class DataWarning(UserWarning):
-    """Data that can be worked with and probably is not what was meant; base of the other kinds."""
+    """Valid data that probably is not what was meant; the base class of the other kinds."""
 
 
 class LayoutWarning(DataWarning):
@@ -30,11 +30,11 @@ class PaddingWarning(DataWarning):
 
 
 class InterpolationWarning(DataWarning):
-    """Targets of any kind would be fitted exactly: fewer samples than features, and no ridge."""
+    """Any targets would be fitted exactly: there are fewer samples than features, and no ridge."""
 
 
 def warn(message: str, kind: type[DataWarning]) -> None:
-    """Warn at the line outside this package that the work was asked for in."""
+    """Warn at the line outside this package that asked for the work."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

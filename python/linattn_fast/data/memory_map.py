@@ -1,4 +1,4 @@
-"""Memory maps, read without keeping what was read in this process's memory."""
+"""Memory maps, read without keeping their pages in this process's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..arrays.types import Array
 
 
 def _mapping(array: object) -> mmap.mmap | None:
-    """The map that an array lies in."""
+    """The memory map that an array lies in; None for other arrays."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, mmap.mmap) else None
@@ -20,8 +20,8 @@ def copy_of(part: Array) -> Array:
     """Copy a part of a memory map, and give its pages back.
 
     A page that was touched counts as memory of this process until the system needs it elsewhere;
-    giving it back leaves it in the system's cache of the file. Private maps (mode "c") may hold
-    changes that are nowhere else, so theirs are kept.
+    giving it back leaves it in the system's cache of the file. Pages of private maps (mode "c") are
+    kept, because they may hold changes that exist nowhere else.
     """
     copy = np.array(part, subok=False)
     mapping = _mapping(part)

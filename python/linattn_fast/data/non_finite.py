@@ -1,4 +1,4 @@
-"""What to say when results are not finite: where NaN is, or which values are too large or small."""
+"""Errors for results that are not finite: where NaN is, or which values are too large or small."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..arrays.types import Array
 from .tokens import Tokens
 
 _SMALLEST_TOKEN = 2.0**-340
-"""Products of three numbers from here on are rounded relative to their size: nothing underflows."""
+"""The smallest size of numbers whose products of three never underflow."""
 
 
 def largest_size(batch: Tokens | Array | None) -> float:
-    """Largest absolute value, 0 for None."""
+    """Largest absolute value in a batch or an array; 0 for None."""
     if batch is None:
         return 0.0
     parts = batch.arrays if isinstance(batch, Tokens) else (batch,)
@@ -22,7 +22,7 @@ def largest_size(batch: Tokens | Array | None) -> float:
 
 
 def underflow_error(tokens: Tokens, weights: Array | None = None) -> ValueError:
-    """Say that values are too small for their sixth powers, times the weights."""
+    """The error for values so small that their sixth powers, times the weights, underflow."""
     too, what = "", "tokens"
     if weights is not None and largest_size(weights) < 1:
         too, what = f", with sample_weight of at most {largest_size(weights):.3g},", "data"
@@ -35,9 +35,9 @@ def underflow_error(tokens: Tokens, weights: Array | None = None) -> ValueError:
 def non_finite_error(
     tokens: Tokens, first: int = 0, *, name: str = "Z", others: dict[str, float] | None = None
 ) -> ValueError:
-    """Say where the first NaN or infinity is, or that finite values are too large.
+    """The error that says where the first NaN or infinity is, or that finite values are too large.
 
-    ``others`` are the sizes of what else was multiplied in.
+    ``others`` are the names and sizes of the other factors in the products.
     """
     for i in range(first, len(tokens)):
         sequence = to_host(tokens.sequence(i))

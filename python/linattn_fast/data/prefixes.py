@@ -14,27 +14,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from .non_finite import non_finite_error
 from .tokens import Tokens
 
-Numbers = npt.NDArray[np.intp]
-
 _SUMS_AT_ONCE = 1 << 17
-"""Running sums of a few sequences that stay in the cache."""
-_TOKENS_AT_ONCE = 1 << 23
-"""Numbers copied for them."""
-_ROWS_AT_ONCE = 1 << 13
-"""Tokens looked at together."""
+"""Number of running sums of sequences side by side that stay in the cache."""
+_NUMBERS_AT_ONCE = 1 << 23
+"""Number of entries of tokens that are copied side by side, at most."""
+_TOKENS_AT_ONCE = 1 << 13
+"""Number of tokens that are looked at together, about."""
 _SPARSE = 0.1
-"""Share of non-zero numbers below which a sparse product is faster."""
+"""Share of non-zero entries below which a sparse product is faster."""
 
 
-def together(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Which columns of (rows, d) are true in one row, (d, d)."""
+def together(present: Mask) -> Mask:
+    """Which pairs of columns of (rows, d) are both true in some row, (d, d)."""
     if present.mean() < _SPARSE:
         few = csr_matrix(present, dtype=np.int64)
         return np.asarray(csr_matrix(few.T @ few).toarray() > 0)
@@ -43,7 +40,7 @@ def together(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 
 def _longest(beginnings: Numbers, lengths: Numbers) -> Numbers:
-    """Where the longest of each beginning is, by growing length."""
+    """Numbers of the longest sequences, one for each beginning, by growing length."""
     order = np.lexsort((lengths, beginnings))
     ordered = beginnings[order]
     last = np.append(ordered[1:] != ordered[:-1], True)
@@ -52,18 +49,18 @@ def _longest(beginnings: Numbers, lengths: Numbers) -> Numbers:
 
 
 def distinct_rows(tokens: Tokens) -> Iterator[Array]:
-    """Yield all tokens of a batch, (rows, d) at a time, those of common prefixes once."""
+    """Yield all tokens of a batch, (rows, d) at a time; common prefixes come only once."""
     waiting: list[Array] = []
     for i in _longest(tokens.beginnings, tokens.lengths):
         waiting.append(tokens.sequence(int(i)))
-        if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
+        if sum(map(len, waiting)) >= _TOKENS_AT_ONCE:
             yield np.concatenate(waiting)
             waiting.clear()
     if waiting:
         yield np.concatenate(waiting)
 
 
-def occurring_pairs(tokens: Tokens) -> npt.NDArray[np.bool_]:
+def occurring_pairs(tokens: Tokens) -> Mask:
     """Which coordinates j and k are both non-zero in some token, (d, d); tokens on the host."""
     found = np.zeros((tokens.d, tokens.d), dtype=bool)
     for rows in distinct_rows(tokens):
@@ -79,15 +76,15 @@ class Prefixes:
 
     tokens: Tokens
     sequences: Numbers
-    """i of each sample, (M,)."""
+    """The sequence i of each sample, (M,)."""
     lengths: Numbers
-    """n, (M,)."""
+    """The number n of tokens that each sample attends to, (M,)."""
     queries: Numbers
-    """t, (M,)."""
+    """The place t of the token that queries, (M,)."""
 
     @classmethod
     def of(cls, tokens: Tokens, positions: Positions) -> Prefixes:
-        """All samples of a batch, in their order."""
+        """All samples of a batch, in order."""
         lengths = tokens.lengths
         if positions == "last":
             return cls(tokens, np.arange(len(tokens)), lengths, lengths - 1)
@@ -101,17 +98,17 @@ class Prefixes:
         return len(self.sequences)
 
     def take(self, rows: Numbers | slice) -> Prefixes:
-        """Some of them."""
+        """The samples with these numbers."""
         return Prefixes(self.tokens, self.sequences[rows], self.lengths[rows], self.queries[rows])
 
     def parts(self, rows: int) -> Iterator[tuple[slice, Prefixes]]:
-        """So many at a time."""
+        """Yield ``rows`` samples at a time, and where they are among all."""
         for first in range(0, len(self), rows):
             where = slice(first, min(first + rows, len(self)))
             yield where, self.take(where)
 
     def query_tokens(self) -> Floats:
-        """z of each sample, (M, d)."""
+        """The token z that queries, of each sample, (M, d)."""
         storage, offsets = self.tokens.storage, self.tokens.offsets
         if isinstance(storage, tuple):
             found = zip(self.sequences, self.queries, strict=True)
@@ -123,7 +120,7 @@ class Prefixes:
         return np.asarray(rows, dtype=np.float64)
 
     def pair_sums(self, pairs: Numbers) -> Floats:
-        """s = S[j,k] of each sample, (M, m), for pairs (m, 2): running sums over the tokens."""
+        """S[j,k] of each sample, (M, m), for pairs (m, 2), by running sums over the tokens."""
         sums = np.empty((len(self), len(pairs)))
         if sums.size == 0:
             return sums
@@ -133,14 +130,14 @@ class Prefixes:
         longest = _longest(base, self.lengths)  # one sample of each beginning
         place = np.empty(int(base.max()) + 1, dtype=np.intp)
         place[base[longest]] = np.arange(len(longest))
-        run = place[base]  # of each sample, among the longest
+        run = place[base]  # number of each sample's beginning among the longest
         order = np.lexsort((self.lengths, run))
         step = max(8, _SUMS_AT_ONCE // len(pairs))
         first = 0
         with np.errstate(over="ignore", invalid="ignore"):
             while first < len(longest):
                 most = int(self.lengths[longest[min(first + step, len(longest)) - 1]])
-                room = max(1, _TOKENS_AT_ONCE // max(1, most * len(used)))
+                room = max(1, _NUMBERS_AT_ONCE // max(1, most * len(used)))
                 last = min(first + min(step, room), len(longest))
                 chosen = order[slice(*np.searchsorted(run[order], (first, last)))]
                 tokens = self._side_by_side(longest[first:last], used)
@@ -151,7 +148,7 @@ class Prefixes:
         return sums
 
     def _side_by_side(self, rows: Numbers, used: Numbers) -> Floats:
-        """Tokens of some samples, (longest, coordinates, sample), zero past the end of each."""
+        """Tokens of some samples, (longest, coordinates, samples), zero past the end of each."""
         side = np.zeros((int(self.lengths[rows].max()), len(used), len(rows)))
         for column, row in enumerate(rows):
             n = self.lengths[row]
@@ -161,7 +158,7 @@ class Prefixes:
     def _run(
         self, tokens: Floats, j: Numbers, k: Numbers, rows: Numbers, columns: Numbers, sums: Floats
     ) -> None:
-        """Write S at the end of each of these samples, whose tokens are in the given columns."""
+        """Write S of each of these samples, whose tokens are in the given columns, to ``sums``."""
         running = np.zeros((len(j), tokens.shape[2]))
         order = np.argsort(self.lengths[rows], kind="stable")
         rows, columns = rows[order], columns[order]

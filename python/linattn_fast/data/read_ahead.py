@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 _PATIENCE = 5.0
-"""Seconds that a reader is waited for when its items are no longer wanted; one that is stuck in a
-read of its own is then left to end by itself."""
+"""Seconds to wait for a reader whose items are no longer wanted; if it is still stuck in a read, it
+is left to end by itself."""
 
 
 class _End:
-    """What comes after the last item: nothing, or what the reader raised."""
+    """The end of the items, with the error of the reader if there was one."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -34,7 +34,7 @@ class _Reader(Generic[Item]):
         self._wanted = threading.Semaphore(1)
         self._stopped = False
         self._ready: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
-        # The caller's context, so that settings such as numpy.errstate hold for the reading, too
+        # The caller's context, so that settings such as numpy.errstate hold while reading, too
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._run,), name="linattn_fast reader", daemon=True
@@ -54,8 +54,8 @@ class _Reader(Generic[Item]):
                 except StopIteration:
                     break
                 self._ready.put(item)
-                del item  # the caller's alone
-        except BaseException as error:  # raised again where it belongs
+                del item  # only the caller keeps it
+        except BaseException as error:  # raised again in the caller's thread
             end = _End(error)
         self._ready.put(end)
 
@@ -78,10 +78,10 @@ class _Reader(Generic[Item]):
 
 @contextmanager
 def read_ahead(items: Iterable[Item]) -> Iterator[Iterator[Item]]:
-    """Iterate over ``items``, which another thread reads, one item ahead.
+    """Iterate over ``items`` while another thread reads one item ahead.
 
-    What the reading raises is raised here, as it was. On the way out, however that comes about,
-    the thread is stopped.
+    An error of the reader is raised here, unchanged. The thread is stopped when the block is left,
+    in whatever way.
     """
     reader = _Reader(items)
     try:

@@ -1,9 +1,9 @@
-"""How well predictions agree with targets: R^2, as scikit-learn's ``r2_score`` has it.
+"""How well predictions agree with targets: R^2, as ``r2_score`` of scikit-learn defines it.
 
     R^2 = 1 - sum_i w_i (y_i - f_i)^2 / sum_i w_i (y_i - m)^2,    m = sum_i w_i y_i / sum_i w_i
 
-of each output, and then the mean over outputs. An output whose targets are constant has 1 if it is
-predicted exactly and 0 otherwise.
+for each output, and then the mean over outputs. An output whose targets are constant scores 1 if it
+is predicted exactly and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def r_squared(y: Floats, predicted: Floats, weights: Floats | None = None) -> fl
 def score_of(
     tokens: Tokens, y: object, predicted: Floats, positions: Positions, sample_weight: object
 ) -> float:
-    """R^2 of predictions (samples, d_out) for targets as users give them, with their weights."""
+    """R^2 of predictions (samples, d_out) for targets and weights in any form that users give."""
     targets = as_targets(y, tokens, positions, d_out=predicted.shape[1])
     weights = as_weights(sample_weight, len(tokens))
     if weights is not None:

@@ -1,4 +1,4 @@
-"""Data that is not in memory: what counts as such, and how it is cut into batches.
+"""Data that is not in memory: how it is recognised, and how it is cut into batches.
 
 - Stored arrays: numpy memory maps, and anything else with ``shape``, ``dtype`` and slices, such as
   Zarr arrays and HDF5 datasets. Tokens are (N, n, d), or (sum n_i, d) with offsets; targets may be
@@ -6,7 +6,7 @@
   can be read again.
 - Iterables of batches. A batch is ``(Z, y)`` or ``(Z, y, sample_weight)``, or a mapping with the
   names ``"Z"``, ``"y"``, ``"offsets"``, ``"sample_weight"``; where no targets are wanted, an array
-  Z alone will do. A list, or another object that ``iter`` starts anew, can be read again; an
+  Z alone will do. A list, or any other object that ``iter`` starts anew, can be read again; an
   iterator, such as a generator, cannot.
 """
 
@@ -27,11 +27,12 @@ from .memory_map import copy_of
 from .tokens import Tokens, as_offsets, as_weights, require_form
 
 BATCH_BYTES = 32 << 20
-"""Tokens read at a time."""
+"""Bytes of tokens that are read at a time, at least."""
 _LARGEST_BATCH = 128 << 20
+"""Bytes of tokens that are read at a time, at most."""
 _LARGEST_CHUNK = 4
-"""Stored chunks of up to so many batches are read whole; larger ones a part at a time, each part
-decompressing its chunk again."""
+"""Size in batches up to which stored chunks are read whole. Of a larger one, a part is read at a
+time, and each part decompresses the chunk again."""
 
 
 class Batch(NamedTuple):
@@ -42,9 +43,9 @@ class Batch(NamedTuple):
     offsets: object
     sample_weight: object
     end: int
-    """How far the source has been read when this batch is done, in the source's unit."""
+    """Place in the source after this batch, in the source's unit."""
     where: str
-    """For messages."""
+    """Name of this batch in messages."""
 
 
 class Source(Protocol):
@@ -57,33 +58,33 @@ class Source(Protocol):
 
     @property
     def total(self) -> int | None:
-        """How many there are, if that is known."""
+        """Number of sequences or batches, if that is known."""
         ...
 
     @property
     def rereadable(self) -> bool:
-        """Whether it can be read again."""
+        """Whether the data can be read again."""
         ...
 
     def read(self) -> Iterator[Batch]:
-        """All batches, in their order."""
+        """Yield all batches, in order."""
         ...
 
 
 def batch_bytes_for(moments_bytes: int) -> int:
-    """Bytes to read at a time for moments of some size.
+    """Bytes of tokens to read at a time for moments of some size.
 
-    As many as the moments have, within limits: adding a batch to them then costs no more than
+    Within limits, a batch has as many bytes as the moments: adding it then costs no more than
     reading it.
     """
     return min(max(BATCH_BYTES, moments_bytes), max(BATCH_BYTES, _LARGEST_BATCH))
 
 
 def is_stored(value: object) -> bool:
-    """Tell arrays that lie elsewhere, with shape, dtype and slices, from those in memory."""
+    """Whether this is an array with shape, dtype and slices that is not in memory."""
     if isinstance(value, np.ndarray):
         return isinstance(value, np.memmap)
-    if exports_memory(value) or in_cuda_memory(value):  # of another library, in memory
+    if exports_memory(value) or in_cuda_memory(value):  # an array of another library
         return False
     named = hasattr(value, "dtype") and hasattr(value, "__getitem__")
     return named and isinstance(getattr(value, "shape", None), tuple)
@@ -121,7 +122,7 @@ class Batches:
 
     @property
     def rereadable(self) -> bool:
-        """Whether it can be read again: an iterator cannot."""
+        """Whether the batches can be read again: those of an iterator cannot."""
         return not isinstance(self.iterable, Iterator)
 
     @property
@@ -133,7 +134,7 @@ class Batches:
             return None
 
     def read(self) -> Iterator[Batch]:
-        """All batches."""
+        """Yield all batches, in order."""
         for i, item in enumerate(self.iterable):
             yield unpacked(item, i)
 
@@ -165,7 +166,7 @@ def unpacked(item: object, i: int) -> Batch:
 
 @dataclass
 class StoredArrays:
-    """Tokens that lie elsewhere, with targets one row a query, and weights."""
+    """Stored tokens, with one row of targets per query, and weights."""
 
     Z: Any
     y: Any
@@ -188,19 +189,19 @@ class StoredArrays:
 
     @property
     def target_bytes(self) -> int:
-        """Bytes of the targets, where they lie elsewhere, too."""
+        """Bytes of the targets if they are stored; 0 if they are in memory."""
         if self.y is None or not is_stored(self.y):
             return 0
         return int(np.prod(self.y.shape, dtype=np.int64)) * _item_bytes(self.y)
 
     def _rows(self, first: int, last: int, positions: Positions) -> slice:
-        """Entries along the first axis of Z ("all") or y ("last": one a sequence)."""
+        """Entries of some sequences along the first axis of Z ("all"), or of y ("last")."""
         if self.offsets is None or positions == "last":
             return slice(first, last)
         return slice(int(self.offsets[first]), int(self.offsets[last]))
 
     def _end(self, first: int) -> int:
-        """Where the batch ends that begins with sequence ``first``."""
+        """The end of the batch that begins with sequence ``first``."""
         row_bytes = max(1, _item_bytes(self.Z) * int(np.prod(self.Z.shape[1:], dtype=np.int64)))
         rows = max(1, self.batch_bytes // row_bytes)
         start: int = self._rows(first, first, "all").start
@@ -214,7 +215,7 @@ class StoredArrays:
         return min(max(end, first + 1), self.total)
 
     def read(self) -> Iterator[Batch]:
-        """All batches, cut by bytes."""
+        """Yield all batches, cut by bytes, in order."""
         first = 0
         while first < self.total:
             last = self._end(first)
@@ -243,7 +244,7 @@ def _part(array: Any, rows: slice) -> Array:
 
 
 def _item_bytes(array: Any) -> int:
-    """Bytes of a number once it is in memory: integers become float64."""
+    """Bytes of one number in memory, where integers become float64."""
     dtype = array.dtype
     return int(dtype.itemsize) if getattr(dtype, "kind", "f") == "f" else 8
 
@@ -268,7 +269,7 @@ def as_source(
     positions: Positions = "last",
     moments_bytes: int = 0,
 ) -> Source | None:
-    """Return data that is not in memory as a source of batches; None for anything else."""
+    """Data that is not in memory as a source of batches; None for anything else."""
     if is_stored(Z):
         size = batch_bytes_for(moments_bytes)
         return _as_stored(Z, y, offsets, sample_weight, positions, size)

@@ -12,8 +12,8 @@ Targets have the same forms, and for positions="last" one row a sequence.
 
 Arrays of other libraries are read in place (:mod:`linattn_fast.arrays.libraries`). Those on a CUDA
 device stay there, as CuPy arrays (:mod:`linattn_fast.arrays.device`); targets follow the
-tokens. Offsets and weights, one number a sequence, come home: the host's part of the work needs
-them.
+tokens. Offsets and weights, one number per sequence, are brought to the host, whose part of the
+work needs them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..arrays.libraries import axes_of
 from ..arrays.types import POSITIONS, Array, Floats, Kind, Positions
 
 TRANSPOSE = "pass Z.transpose(0, 2, 1)"
-"""What to do with tokens that are columns."""
+"""Advice for tokens that are columns, in messages."""
 
 
 def as_positions(positions: object) -> Positions:
@@ -84,14 +84,14 @@ class Tokens:
         return Tokens(tuple(self.sequence(i) for i in range(0, len(self), step)))
 
     def chosen(self, numbers: npt.NDArray[np.intp]) -> Tokens:
-        """Copies of the sequences of these numbers, as one array where they are one."""
+        """Copies of the sequences with these numbers, as one array if this batch is one array."""
         if not isinstance(self.storage, tuple) and self.offsets is None:
             return replace(self, storage=self.storage[numbers])
         return Tokens(tuple(self.sequence(int(i)) for i in numbers))
 
     @property
     def d(self) -> int:
-        """Coordinates of a token."""
+        """Number of coordinates of a token."""
         return int(self.sequence(0).shape[1])
 
     @property
@@ -105,7 +105,7 @@ class Tokens:
         return self.storage if isinstance(self.storage, tuple) else (self.storage,)
 
     def put(self, like: object) -> Tokens:
-        """The same batch where another object is; this one if it is there already."""
+        """The same batch on the device of ``like``; this one if it is there already."""
         if device_of(like) == self.device:
             return self
         moved = tuple(put(array, like) for array in self.arrays)
@@ -113,7 +113,7 @@ class Tokens:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens in each sequence, (N,)."""
+        """Number of tokens in each sequence, (N,)."""
         if self.offsets is not None:
             return np.diff(self.offsets)
         if isinstance(self.storage, tuple):
@@ -122,16 +122,16 @@ class Tokens:
 
     @property
     def longest(self) -> int:
-        """Tokens in the longest sequence."""
+        """Number of tokens in the longest sequence."""
         if self.offsets is None and not isinstance(self.storage, tuple):
             return int(self.storage.shape[1])
         return int(self.lengths.max())
 
     @cached_property
     def beginnings(self) -> npt.NDArray[np.intp]:
-        """A number for each sequence, (N,), the same where they begin at one place in memory.
+        """A number for each sequence, (N,), the same for those that begin at one place in memory.
 
-        Such sequences, on the host, are prefixes of the longest of them.
+        Such sequences are prefixes of the longest of them. On a device all numbers differ.
         """
         if not isinstance(self.storage, tuple) or self.device is not None:
             return np.arange(len(self))
@@ -141,13 +141,13 @@ class Tokens:
 
     @property
     def n_rows(self) -> int:
-        """Tokens in all sequences together."""
+        """Number of tokens in all sequences together."""
         if isinstance(self.storage, tuple):
             return sum(len(sequence) for sequence in self.storage)
         return int(np.prod(self.storage.shape[:-1], dtype=np.int64))
 
     def n_samples(self, positions: Positions) -> int:
-        """Number of queries: one a sequence for "last", else one a token."""
+        """Number of queries: one per sequence for "last", else one per token."""
         return len(self) if positions == "last" else self.n_rows
 
     def rows(self) -> Array:
@@ -160,7 +160,7 @@ class Tokens:
         return rows
 
     def restore(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
-        """Rows (n_rows, m) or (n_rows,), one a token, in the form this batch came in."""
+        """Rows (n_rows, m) or (n_rows,), one per token, in the form of this batch."""
         if isinstance(self.storage, tuple):
             ends = np.cumsum(self.lengths)
             return [rows[end - n : end] for n, end in zip(self.lengths, ends, strict=True)]
@@ -168,13 +168,19 @@ class Tokens:
             return rows
         return rows.reshape(*self.storage.shape[:2], *rows.shape[1:])
 
+    def per_query(
+        self, values: npt.NDArray[Kind], positions: Positions
+    ) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
+        """Values (samples,) or (samples, m): as they are for "last", else in the form of Z."""
+        return values if positions == "last" else self.restore(values)
+
     def as_predictions(
         self, rows: Floats, positions: Positions, scalar: bool
     ) -> Floats | list[Floats]:
         """Outputs (samples, d_out) in the form of targets of this batch, ``scalar`` or not."""
         if scalar:
             rows = rows[:, 0]
-        return rows if positions == "last" else self.restore(rows)
+        return self.per_query(rows, positions)
 
 
 def _is_ragged(value: object) -> bool:
@@ -206,7 +212,7 @@ def _as_list(value: Any, name: str) -> tuple[Array, ...]:
 
 
 def _alike(arrays: list[Array]) -> tuple[Array, ...]:
-    """Arrays of one dtype."""
+    """The arrays with one dtype: their own if it is the same for all, else float64."""
     if len({array.dtype for array in arrays}) > 1:
         return tuple(array.astype(np.float64, copy=False) for array in arrays)
     return tuple(arrays)
@@ -263,9 +269,9 @@ def as_tokens(
     Parameters
     ----------
     value, offsets
-        The batch, see the module's documentation.
+        The batch, in one of the forms above.
     name
-        What error messages call it.
+        The name of the argument in error messages.
     d
         The number of coordinates it must have, if that is known.
     """
@@ -292,9 +298,9 @@ def as_tokens(
 def as_targets(
     y: object, tokens: Tokens, positions: Positions = "last", *, d_out: int | None = None
 ) -> Tokens:
-    """Check targets: one row a sequence for "last", else one row a token in the form of Z.
+    """Check targets: one row per sequence for "last", else one row per token in the form of Z.
 
-    An array with one axis less means d_out = 1; ``scalar`` of the result says so.
+    An array with one axis less means d_out = 1, and ``scalar`` of the result is true.
     """
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
@@ -309,7 +315,7 @@ def as_targets(
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:
         raise ValueError(f"y: d_out = {d_out} targets a row are needed, got {targets.d}")
-    if targets.device is not None:  # there, NaN is found in the sums, without waiting for it twice
+    if targets.device is not None:  # NaN shows up in the sums, which saves waiting for the device
         return targets
     if (error := non_finite_target_error(targets, positions)) is not None:
         raise error
@@ -363,7 +369,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
 
 
 def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
-    """Weights as a float64 array (n_sequences,), or None; a sequence's queries all have its own."""
+    """Check weights, one per sequence: a float64 array (n_sequences,), or None."""
     if sample_weight is None:
         return None
     array = to_host(as_floats(sample_weight, "sample_weight"))
@@ -382,9 +388,9 @@ def as_weights(sample_weight: object, n_sequences: int) -> Floats | None:
 
 
 def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -> float:
-    """W: the weights of all samples; every query of a sequence has the sequence's weight.
+    """Total weight W of all samples; every query of a sequence has the sequence's weight.
 
-    Of at most one product and as many additions as there are sequences.
+    A summand goes through at most one product and as many additions as there are sequences.
     """
     if weights is None:
         return float(tokens.n_samples(positions))
@@ -394,7 +400,7 @@ def total_weight(tokens: Tokens, weights: Floats | None, positions: Positions) -
 
 
 def finite_weight(weight: float) -> float:
-    """Return the total weight of samples; raises where it has overflowed."""
+    """Return the total weight of samples; an overflow is an error."""
     if not weight < float("inf"):
         raise ValueError(
             "sample_weight: the weights of all samples must have a sum within float64, and these "
@@ -404,6 +410,6 @@ def finite_weight(weight: float) -> float:
 
 
 def require_positive(weight: float) -> None:
-    """Check the total weight of all samples."""
+    """Check that the total weight of all samples is positive."""
     if not finite_weight(weight) > 0:
         raise ValueError("sample_weight: at least one weight must be positive, got all zero")

@@ -1,16 +1,15 @@
 """The exact rank of the features: what is proved about it, by counting and modulo primes.
 
-At least: the rank modulo a prime q is at most the rank over the rationals, since a minor that is
-not zero modulo q is not zero.
+The lower bound is the rank modulo a prime q: a minor that is not zero modulo q is not zero.
 
-At most, in the order tried:
+Upper bounds, in the order they are tried:
 
-1. Samples of positive weight are counted, features that no sample has, distinct tokens and
-   distinct samples (:mod:`linattn_fast.exact.sample_counts`).
-2. Each linear equation that the features of every sample obey takes one from p
+1. The number of samples of positive weight, the number of features that some sample has, and bounds
+   from distinct tokens and distinct samples (:mod:`linattn_fast.exact.sample_counts`).
+2. p minus the number of independent linear equations that the features of every sample obey
    (:mod:`linattn_fast.exact.null_vectors`).
-3. Modulo each of several primes the rank is r, and their product exceeds every minor of order
-   r + 1 that the features can have (Hadamard): those are whole numbers that all primes divide, so
+3. The rank r modulo each of several primes whose product exceeds every minor of order r + 1 that
+   the features can have (Hadamard): those minors are whole numbers that all the primes divide, so
    they are zero, and the rank is r.
 """
 
@@ -35,18 +34,22 @@ from .sample_counts import WORK_OF_A_SAMPLE, absent_features, distinct_samples, 
 BUDGET = 5e10
 """Multiply-adds of matrix products that a question about the exact rank may cost."""
 _PRIMES = 3
+"""Number of primes that membership in a range is decided by."""
 _SPARE = 16
-"""Random combinations of rows beyond the rank that they can have."""
+"""Number of random combinations of rows beyond the largest rank that they can have."""
 _CHECKS = 2
-"""Random null vectors that tell whether a row is in a span."""
+"""Number of random null vectors that tell whether a row is in a span."""
+_NUMBERS_AT_ONCE = 1 << 22
+"""Number of features and tokens that are looked at together."""
 
 
 def span_of(data: ModularData, q: int) -> Span:
     """The span of the samples' features modulo q.
 
-    Whatever a row needs to be in it is asked of two random null vectors first: p multiply-adds a
-    vector, and the answer is wrong once in q^2 > 10^13 rows. Only rows that fail are eliminated.
-    Rows of the span are combinations of samples in any case, so its rank is never too high.
+    Two random null vectors tell first whether a row is in the span already. They cost p
+    multiply-adds each, and are wrong for one row in q^2 > 10^13. Only rows that fail this test are
+    eliminated. Rows of the span are combinations of samples in any case, so its rank is never too
+    high.
     """
     if q in data.spans:
         return data.spans[q]
@@ -70,14 +73,14 @@ def span_of(data: ModularData, q: int) -> Span:
 
 
 def allowed_primes(data: ModularData) -> Iterator[int]:
-    """Primes, in an order given by a digest of the data, that divide no unit of it."""
+    """Yield primes that divide no unit of the data, in an order given by a digest of it."""
     return filter(data.units.allow, primes(data.seed))
 
 
 def elimination_work(data: ModularData) -> float:
-    """Multiply-adds of :func:`span_of`, beside the pass over the data."""
+    """Multiply-adds of :func:`span_of`, not counting the pass over the data."""
     p = data.features.count
-    rank = min(p, data.n_samples)
+    rank = min(p, data.counts.samples)
     return float(rank * rank * p)
 
 
@@ -85,24 +88,26 @@ def elimination_work(data: ModularData) -> float:
 class ModularRange:
     """The span of the samples' features modulo primes.
 
-    A query is said to be in the span where it is modulo every prime. That can be wrong only where
+    A query counts as in the span if it is in the span modulo every prime. That can be wrong only if
     all primes divide certain minors of the features, which happens by chance with probability
-    2^-66 for three primes of more than 22 bits. That it is not in the span is exact wherever
-    ``rank`` is the exact rank, which it fails to be by chance with the same probability.
+    2^-66 for three primes of more than 22 bits. The answer that a query is not in the span is exact
+    wherever ``rank`` is the exact rank, and it is not by chance with the same probability.
     """
 
     rank: int
-    """At most the exact rank: proved."""
+    """A proved lower bound on the exact rank."""
     spans: tuple[Span, ...]
-    """Modulo each prime, of rank ``rank``."""
+    """The span modulo each prime, of rank ``rank``."""
     features: Features
     units: Units
 
     def contains(self, tokens: Tokens, positions: Positions) -> npt.NDArray[np.bool_]:
-        """Is h(Z) in the span modulo the primes? One answer a query, (rows,)."""
+        """Which queries have h(Z) in the span modulo the primes, (rows,)."""
         if self.rank == self.features.count:
             return np.ones(tokens.n_samples(positions), dtype=bool)
-        parts = [self._contains(part, positions) for part in _parts(tokens, positions, self)]
+        parts = [
+            self._contains(part, positions) for part in _pieces(tokens, positions, self.features)
+        ]
         return np.concatenate(parts)
 
     def _contains(self, tokens: Tokens, positions: Positions) -> npt.NDArray[np.bool_]:
@@ -119,17 +124,17 @@ class ModularRange:
         return found
 
 
-def _parts(tokens: Tokens, positions: Positions, known: ModularRange) -> list[Tokens]:
-    """Sequences, so many that their features fit in a few megabytes."""
+def _pieces(tokens: Tokens, positions: Positions, features: Features) -> list[Tokens]:
+    """Pieces of a batch, each of as many sequences as have _NUMBERS_AT_ONCE features and tokens."""
     at_home = tokens.put(np.zeros(0))
     longest = int(at_home.lengths.max())
     rows = 1 if positions == "last" else longest
-    step = max(1, (1 << 22) // (known.features.count * rows + longest * at_home.d))
+    step = max(1, _NUMBERS_AT_ONCE // (features.count * rows + longest * at_home.d))
     return [at_home.part(i, min(i + step, len(at_home))) for i in range(0, len(at_home), step)]
 
 
 def modular_range(samples: Samples, *, budget: float = BUDGET) -> ModularRange | None:
-    """Span of the features of samples of positive weight; None where it would cost more.
+    """The span of the features of samples of positive weight; None where it costs too much.
 
     ``budget`` is in multiply-adds of matrix products: a second has some 10^10 of them.
     """
@@ -143,9 +148,9 @@ def modular_range(samples: Samples, *, budget: float = BUDGET) -> ModularRange |
 
 
 def modular_rank(data: ModularData, *, budget: float) -> int | None:
-    """The rank modulo two primes, those that :func:`exact_rank` begins with; None if too costly.
+    """The rank modulo the first two primes of :func:`exact_rank`; None where that costs too much.
 
-    It is at most the exact rank, and less by chance with probability 2^-44.
+    It is at most the exact rank, and less than it by chance with probability 2^-44.
     """
     if 2 * (data.work() + elimination_work(data)) > budget:
         return None
@@ -168,7 +173,7 @@ class ExactRank:
 
 
 def exact_rank(data: ModularData, *, budget: float = BUDGET) -> ExactRank:
-    """Prove what can be proved about the rank, in so many multiply-adds of matrix products."""
+    """Prove bounds on the rank with at most ``budget`` multiply-adds of matrix products."""
     p = data.features.count
     counted = _counted(data, budget)
     if counted is not None:
@@ -203,8 +208,8 @@ def _full(p: int) -> ExactRank:
 
 
 def _counted(data: ModularData, budget: float) -> ExactRank | None:
-    """A short rank by counting samples and features; None where they are enough."""
-    p, n = data.features.count, data.n_samples
+    """Prove by counting samples and features that the rank is short; None where they suffice."""
+    p, n = data.features.count, data.counts.samples
     if n < p:
         return ExactRank(0, n, counting(n, p, _many(n, "sample") + " of positive weight"))
     absent, all_of_them = absent_features(data, budget)
@@ -219,9 +224,10 @@ def _counted(data: ModularData, budget: float) -> ExactRank | None:
 
 
 def _by_vocabulary(data: ModularData) -> tuple[int, str]:
-    """Distinct tokens, or pairs, times distinct queries, or query coordinates; and that in words.
+    """Bound the rank by the vocabulary, and say in words how.
 
-    They bound the rank: see :mod:`linattn_fast.exact.sample_counts`.
+    The bound is the number of distinct tokens, or pairs, times the number of distinct queries, or
+    query coordinates: see :mod:`linattn_fast.exact.sample_counts`.
     """
     features = data.features
     tokens, queries = distinct_tokens(data)
@@ -235,7 +241,7 @@ def _many(n: int, noun: str) -> str:
 
 
 def counting(n: int, p: int, what: str) -> str:
-    """Say that what there are n of is too few."""
+    """Say that n things, named by ``what``, are fewer than the p features."""
     verb = "is" if what.startswith("1 ") else "are"
     return (
         f"proved by counting: {what} {verb} fewer than the {p} features, so the rank is at most {n}"
@@ -243,7 +249,7 @@ def counting(n: int, p: int, what: str) -> str:
 
 
 def unseen_features(zeros: int, p: int, *, exactly: bool = True) -> str:
-    """Say that features are zero in every sample."""
+    """Say that some of p features are zero in every sample."""
     number = f"{zeros}" if exactly else f"at least {zeros}"
     return (
         f"proved: {number} of {p} features are zero in every sample, so that other layers fit "
@@ -252,12 +258,12 @@ def unseen_features(zeros: int, p: int, *, exactly: bool = True) -> str:
 
 
 def _by_minors(data: ModularData, best: Span, chosen: Iterator[int], budget: float) -> ExactRank:
-    """Show that all minors of one order more are zero, if so many primes are within the budget."""
+    """Show that all minors of the next order are zero, if the budget allows for enough primes."""
     p, order = data.features.count, best.rank + 1
     largest = float(np.sort(data.feature_bits)[-order:].sum())
     # Hadamard: the product of the lengths of the columns, each below sqrt(order) 2^bits
     needed = ceil((largest + order * log2(order) / 2 + 1) / BITS)
-    inside = float(data.n_samples) * best.rank * (p - best.rank)
+    inside = float(data.counts.samples) * best.rank * (p - best.rank)
     work = needed * (2 * data.work() + elimination_work(data) + inside)
     found = f"the rank is {best.rank} of {p} modulo two primes"
     if work > budget:

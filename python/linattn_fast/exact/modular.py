@@ -2,7 +2,7 @@
 
 A float is m 2^e with whole m and e, so it has a residue modulo every odd prime q, whatever its
 size. Residues are kept balanced, |x| <= q/2 < 2^22: a product is below 2^44, and 256 of them add up
-to at most 2^52, which float64 holds exactly. So the products are BLAS's, and a remainder is taken
+to at most 2^52, which float64 holds exactly. So BLAS forms the products, and a remainder is taken
 after every 256 terms.
 """
 
@@ -15,23 +15,20 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Array, Floats
-
-Numbers = npt.NDArray[np.intp]
+from ..arrays.types import Array, Floats, Numbers
 
 BITS = 22
-"""Every prime is above 2^BITS."""
+"""Bits that each prime is sure to have: every prime is above 2^BITS."""
 _LOW, _HIGH = 1 << BITS, (1 << BITS + 1) - (1 << 12)
+"""Primes lie between these two numbers."""
 _TERMS = 256
-"""Products of residues that may be added before a remainder is taken."""
+"""Number of products of residues that may be added before a remainder is taken."""
 _PANEL = 32
-"""Columns eliminated one by one; the rest follows in a matrix product."""
+"""Number of columns eliminated one by one; the rest follows in a matrix product."""
 _LEAST_EXPONENT = -1130
-"""Below that of every whole m with 2^53 > |m| in a float64."""
-
-
+"""A lower bound on the exponents e of floats m 2^e with whole m, |m| < 2^53."""
 _SMALL = 2.0**29
-"""Whole numbers up to this, times a residue, are exact."""
+"""Bound on whole numbers whose product with a residue is exact."""
 
 
 def primes(seed: int) -> Iterator[int]:
@@ -55,7 +52,7 @@ def reduced(x: Floats, q: int) -> Floats:
 
 
 def product(a: Floats, b: Floats, q: int) -> Floats:
-    """a @ b modulo q, of balanced residues."""
+    """The matrix product a @ b modulo q of balanced residues."""
     inner = a.shape[-1]
     if inner <= _TERMS:
         return reduced(a @ b, q)
@@ -69,7 +66,7 @@ def product(a: Floats, b: Floats, q: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _powers_of_two(q: int) -> npt.NDArray[np.int64]:
-    """2^k modulo q for k = _LEAST_EXPONENT, .., 1024."""
+    """Powers 2^k modulo q for k = _LEAST_EXPONENT, .., 1024."""
     power = pow(2, _LEAST_EXPONENT, q)
     powers = []
     for _ in range(_LEAST_EXPONENT, 1025):
@@ -79,7 +76,7 @@ def _powers_of_two(q: int) -> npt.NDArray[np.int64]:
 
 
 def whole_and_exponent(x: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Write m, |m| < 2^53, and e with x = m 2^e exactly; m is 0 or has its leading bit at 2^52."""
+    """Split x = m 2^e exactly, with whole |m| < 2^53 that is 0 or has its leading bit at 2^52."""
     fraction, exponent = np.frexp(x.astype(np.float64, copy=False))
     return (fraction * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53
 
@@ -87,7 +84,7 @@ def whole_and_exponent(x: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 def residues(x: Array, factors: npt.NDArray[np.int64], q: int) -> Floats:
     """Balanced residues of finite floats (.., d) times ``factors``, (d,), residues themselves."""
     if np.abs(x).max(initial=0) <= _SMALL and bool((np.rint(x) == x).all()):
-        return reduced(x.astype(np.float64) * factors, q)  # up to 2^29 2^23
+        return reduced(x.astype(np.float64) * factors, q)  # at most 2^29 2^23
     m, e = whole_and_exponent(x)
     m %= q
     m *= _powers_of_two(q)[e - _LEAST_EXPONENT]
@@ -98,9 +95,9 @@ def residues(x: Array, factors: npt.NDArray[np.int64], q: int) -> Floats:
 
 
 def _panel_pivots(P: Floats, L: Floats, q: int) -> tuple[list[int], Numbers]:
-    """Eliminate the columns of a panel P in place, multipliers into L.
+    """Eliminate the columns of a panel P in place, and write the multipliers to L.
 
-    Returns the columns that have a pivot, and the order that the rows are now in.
+    Returns the columns that have a pivot, and the new order of the rows.
     """
     columns: list[int] = []
     order = np.arange(len(P))
@@ -125,7 +122,7 @@ def _panel_pivots(P: Floats, L: Floats, q: int) -> tuple[list[int], Numbers]:
 
 
 def _row_echelon(M: Floats, q: int) -> tuple[Floats, Numbers]:
-    """Bring M into row echelon form, in place: its non-zero rows, and the columns of the pivots."""
+    """Bring M into row echelon form in place; return its non-zero rows and the pivot columns."""
     pivots: list[int] = []
     for first in range(0, M.shape[1], _PANEL):
         row = len(pivots)
@@ -150,7 +147,7 @@ def _row_echelon(M: Floats, q: int) -> tuple[Floats, Numbers]:
 
 
 def _solve_upper(U: Floats, rhs: Floats, q: int) -> Floats:
-    """U^-1 rhs modulo q, of an upper triangle with pivots that are not zero."""
+    """The solution U^-1 rhs modulo q for an upper triangle U without zeros on its diagonal."""
     x = rhs.copy()
     for last in range(len(U), 0, -_PANEL):
         first = max(last - _PANEL, 0)
@@ -168,30 +165,30 @@ class Span:
 
     q: int
     pivots: Numbers
-    """(r,)."""
+    """Columns with a pivot, (r,)."""
     free: Numbers
-    """(p - r,)."""
+    """Columns without a pivot, (p - r,)."""
     B: Floats
-    """(r, p - r)."""
+    """Entries of the rows in the free columns, (r, p - r)."""
 
     @classmethod
     def empty(cls, p: int, q: int) -> Span:
-        """Nothing but zero, in p columns."""
+        """The span of no rows, in p columns: it holds zero alone."""
         return cls(q, np.zeros(0, np.intp), np.arange(p), np.zeros((0, p)))
 
     @property
     def rank(self) -> int:
-        """Its dimension."""
+        """Dimension of the span."""
         return len(self.pivots)
 
     def left_over(self, H: Floats) -> Floats:
-        """Subtract from rows (m, p) what the span has: zero, (m, p - r), where they lie in it."""
+        """Remainders (m, p - r) of rows (m, p) after elimination: zero for rows in the span."""
         if self.rank == 0:
             return H[:, self.free]
         return reduced(H[:, self.free] - product(H[:, self.pivots], self.B, self.q), self.q)
 
     def extended(self, H: Floats) -> Span:
-        """Take in rows (m, p)."""
+        """The span of these rows and the rows of H, (m, p)."""
         q = self.q
         U, columns = _row_echelon(np.ascontiguousarray(self.left_over(H)), q)
         if len(columns) == 0:
@@ -206,7 +203,7 @@ class Span:
         return Span(q, pivots[order], self.free[others], np.concatenate([old, new])[order])
 
     def null_vectors(self, k: int, rng: np.random.Generator) -> Floats:
-        """k random vectors that every row of the span is orthogonal to, (p, k)."""
+        """Random vectors (p, k) that every row of the span is orthogonal to."""
         V = np.zeros((self.rank + len(self.free), k))
         V[self.free] = reduced(rng.integers(0, self.q, (len(self.free), k)).astype(float), self.q)
         if self.rank:

@@ -1,14 +1,14 @@
-"""The cubic features of data as whole numbers, and what they are modulo a prime.
+"""The cubic features of data as whole numbers, and their residues modulo a prime.
 
-Tokens are first measured in units: that of coordinate j is the greatest u_j such that every token
-has a whole multiple of it there. Floats are m 2^e, so there is one: the greatest common divisor of
-the odd parts of m, times the least power of two. Queries have units v_l of their own. In units,
+Tokens are first measured in units: the unit of coordinate j is the greatest u_j such that every
+token has a whole multiple of it there. Floats are m 2^e, so it exists: the greatest common divisor
+of the odd parts of m, times the least power of two. Queries have units v_l of their own. In units,
 features are whole numbers,
 
     h'[(j,k), l] = h[(j,k), l] / (u_j u_k v_l)
 
-and the rank and the null vectors are those of h up to factors. Units make whole numbers small: of
-tokens 0.3 times one-hot, or of a constant coordinate, they are 0 and 1.
+with the rank of h, and with its null vectors up to factors. Units make these numbers small: for
+tokens that are 0.3 times one-hot, and for constant coordinates, they are 0 and 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log2
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,41 +35,41 @@ Reading: TypeAlias = "AbstractContextManager[Iterator[Samples]]"
 """One reading of the data, part by part."""
 
 _SUMS_AT_ONCE = 1 << 20
-"""Numbers S, or products of tokens, formed together."""
+"""Number of entries of S, or of products of tokens, formed together."""
 _FEATURES_AT_ONCE = 1 << 22
-"""Numbers h formed together, at most."""
+"""Number of features formed together, at most, over all samples."""
 _SLOWER = 64
 """Multiply-adds of a matrix product in the time that a residue of a feature takes."""
 _PASS = 1e7
-"""Multiply-adds in the time of a pass over next to nothing."""
+"""Multiply-adds of a matrix product in the time of a pass over next to nothing."""
 
 
 @dataclass(frozen=True)
 class Units:
     """The greatest common unit of each coordinate, divisor 2^exponent, and sizes in units.
 
-    The first d are those of tokens, the others those of queries.
+    The first d entries are for tokens, the others for queries.
     """
 
     divisors: npt.NDArray[np.int64]
-    """Odd, (2 d,)."""
+    """Odd parts of the units, (2 d,)."""
     exponents: npt.NDArray[np.int64]
-    """(2 d,)."""
+    """Exponents of two in the units, (2 d,)."""
     bits: Floats
-    """At least log2 of the largest multiple, (2 d,)."""
+    """Upper bounds on log2 of the largest multiple, (2 d,)."""
 
     def factors(self, q: int) -> npt.NDArray[np.int64]:
-        """1 / u_j and 1 / v_l modulo q, (2 d,); q must divide no divisor."""
+        """The inverses 1 / u_j and 1 / v_l modulo q, (2 d,); q must divide no divisor."""
         pairs = zip(self.divisors.tolist(), self.exponents.tolist(), strict=True)
         return np.array([pow(m * pow(2, e, q), -1, q) for m, e in pairs], dtype=np.int64)
 
     def allow(self, q: int) -> bool:
-        """Whether units have an inverse modulo q."""
+        """Whether all units have an inverse modulo q."""
         return bool((self.divisors % q).all())
 
 
 class _CommonUnits:
-    """Units of numbers in columns, taken in some rows at a time."""
+    """Units of the columns of a matrix that comes some rows at a time."""
 
     def __init__(self, columns: int) -> None:
         self.divisors = np.zeros(columns, np.int64)
@@ -77,7 +77,7 @@ class _CommonUnits:
         self.largest = np.zeros(columns)
 
     def take(self, rows: Array) -> None:
-        """Take in rows (m, columns)."""
+        """Make the units fit more rows, (m, columns), as well."""
         m, e = whole_and_exponent(rows)
         present = m != 0
         low = np.where(present, m & -m, 1)  # the lowest set bit, a power of two
@@ -88,7 +88,7 @@ class _CommonUnits:
         self.largest = np.maximum(self.largest, np.abs(rows).max(axis=0))
 
     def units(self) -> tuple[Array, Array, Array]:
-        """Divisors, exponents and bits; 1, 0 and 0 of a column of zeros."""
+        """Divisors, exponents and bits; a column of zeros has 1, 0 and 0."""
         absent = self.divisors == 0
         divisors = np.where(absent, 1, self.divisors)
         exponents = np.where(absent, 0, self.exponents)
@@ -96,6 +96,15 @@ class _CommonUnits:
         # Rounding of the logarithms is far below the 0.01 added
         bits = np.log2(largest) - exponents - np.log2(divisors) + 0.01
         return divisors, exponents, bits
+
+
+class Counts(NamedTuple):
+    """How large the data is, counting sequences of positive weight."""
+
+    samples: int = 0
+    tokens: int = 0
+    longest: int = 0
+    """Number of tokens in the longest sequence."""
 
 
 @dataclass(frozen=True)
@@ -106,18 +115,18 @@ class ModularData:
     positions: Positions
     features: Features
     zeros_and_ones: bool = False
-    """Whether tokens are, so that 1 is the unit of each coordinate."""
+    """Whether tokens have no other entries, so that 1 is the unit of each coordinate."""
     spans: dict[int, Span] = field(default_factory=dict, repr=False, compare=False)
     """Spans of the samples' features modulo primes, where they were found before."""
 
     @classmethod
     def of(cls, samples: Samples) -> ModularData:
-        """Samples that are in memory."""
+        """The features of samples that are in memory."""
         at_home = samples.put(np.zeros(0))
         return cls(lambda: nullcontext(iter([at_home])), samples.positions, samples.features)
 
     def sequences(self) -> Iterator[Tokens]:
-        """Sequences of positive weight, on the host."""
+        """Yield the sequences of positive weight, on the host."""
         with self.read() as parts:
             for part in parts:
                 tokens, weights = part.tokens.put(np.zeros(0)), part.weights
@@ -128,28 +137,20 @@ class ModularData:
                     yield Tokens(tuple(tokens.sequence(int(i)) for i in kept))
 
     @cached_property
-    def _counts(self) -> tuple[int, int, int]:
-        """Samples, tokens, and tokens of the longest sequence."""
-        samples, rows, longest = 0, 0, 0
+    def counts(self) -> Counts:
+        """How many samples and tokens there are, found by one pass over the data."""
+        found = Counts()
         for tokens in self.sequences():
-            samples += tokens.n_samples(self.positions)
-            rows += tokens.n_rows
-            longest = max(longest, int(tokens.lengths.max()))
-        return samples, rows, longest
-
-    @property
-    def n_samples(self) -> int:
-        """Samples of positive weight."""
-        return self._counts[0]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return self._counts[2]
+            found = Counts(
+                found.samples + tokens.n_samples(self.positions),
+                found.tokens + tokens.n_rows,
+                max(found.longest, tokens.longest),
+            )
+        return found
 
     @cached_property
     def _looked_at(self) -> tuple[Units, int]:
-        """Units, and a number that depends on all tokens."""
+        """Units of the tokens, and a digest of them all, found by one pass over the data."""
         d = self.features.d
         if self.zeros_and_ones:
             return Units(np.ones(2 * d, np.int64), np.zeros(2 * d, np.int64), np.zeros(2 * d)), 0
@@ -168,26 +169,26 @@ class ModularData:
 
     @property
     def units(self) -> Units:
-        """Units of the tokens."""
+        """Units of tokens and queries."""
         return self._looked_at[0]
 
     @property
     def seed(self) -> int:
-        """A digest of the tokens, which primes are chosen by."""
+        """A digest of the tokens, which decides the order of the primes."""
         return self._looked_at[1]
 
     @cached_property
     def feature_bits(self) -> Floats:
-        """At least log2 |h'| of each feature in every sample, (p,)."""
-        bits, longest = self.units.bits, self.longest
+        """Upper bounds on log2 |h'| of each feature over all samples, (p,)."""
+        bits, longest = self.units.bits, self.counts.longest
         j, k = self.features.pairs.T
         sums = bits[j] + bits[k] + log2(max(longest, 1)) + 0.01
         queries = bits[self.features.d + self.features.queries]
         return np.asarray((sums[:, None] + queries).reshape(-1))
 
     def work(self, columns: int | None = None) -> float:
-        """One pass over so many features modulo a prime, in multiply-adds of a matrix product."""
-        samples, tokens, _ = self._counts
+        """Cost of a pass over so many features modulo a prime, in multiply-adds of a product."""
+        samples, tokens, _ = self.counts
         pairs = self.features.n_pairs
         h = self.features.count if columns is None else columns
         formed = pairs * (samples if self.positions != "causal" else tokens)
@@ -197,10 +198,10 @@ class ModularData:
     def rows(
         self, q: int, *, first: int = 64, columns: npt.NDArray[np.intp] | None = None
     ) -> Iterator[Floats]:
-        """h' modulo q of the samples of positive weight, (rows, p), or of some features alone.
+        """Yield h' modulo q of the samples of positive weight, (rows, p), or some columns of it.
 
-        At first ``first`` rows, then more at a time, so that what needs few samples does not form
-        many.
+        There are ``first`` rows at first, then more at a time, so that no more samples than
+        necessary are formed for a caller who needs few.
         """
         count = self.features.count if columns is None else len(columns)
         most = max(64, _FEATURES_AT_ONCE // max(count, 1))
@@ -227,7 +228,7 @@ class ModularData:
 def features_modulo(
     s: Floats, z: Floats, q: int, columns: npt.NDArray[np.intp] | None = None
 ) -> Floats:
-    """h = s (x) z modulo q, (rows, p), or some columns of it."""
+    """The features h = s (x) z modulo q, (rows, p), or some columns of them."""
     if columns is not None:
         u, l = np.divmod(columns, z.shape[1])
         return reduced(s[:, u] * z[:, l], q)
@@ -241,9 +242,9 @@ def sums_and_queries(
     factors: npt.NDArray[np.int64],
     q: int,
 ) -> tuple[Floats, Floats]:
-    """s (samples, n_pairs) and z (samples, n_queries) modulo q, in units.
+    """The factors s (samples, n_pairs) and z (samples, n_queries) of h' modulo q.
 
-    ``factors``, (2 d,), are one over the units (:meth:`Units.factors`).
+    ``factors``, (2 d,), are the inverses of the units (:meth:`Units.factors`).
     """
     lengths, d = tokens.lengths, tokens.d
     # Sequences side by side, zeros past the end of each: (N, longest, d)

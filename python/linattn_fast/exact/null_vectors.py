@@ -4,10 +4,11 @@ Modulo q the span of the samples is [I B] (:class:`linattn_fast.exact.modular.Sp
 
     h[free f] = sum_i B[i, f] h[pivot i]    in every sample, modulo q
 
-for each free column f. Where the same holds over the rationals with small numerators and
-denominators, B modulo two primes tells them. The equation is then checked: times the common
-denominator it is one of whole numbers, each side below a known bound, and a whole number that is
-zero modulo primes whose product exceeds the bound is zero. That is a proof.
+for each free column f. Where the same holds over the rationals, with small numerators and
+denominators, these follow from B modulo two primes. The equation is then checked: times the common
+denominator it is an equation of whole numbers, whose sides differ by less than a known bound, and a
+whole number below the bound that is zero modulo primes whose product exceeds it is zero. That is a
+proof.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from .modular_features import ModularData
 Whole = npt.NDArray[np.int64]
 
 _ENTRIES = 1 << 20
-"""Entries of B that are made rational, at most."""
+"""Number of entries of B that are made rational, at most."""
 
 
 def rationals(residues: Whole, modulus: int) -> tuple[Whole, Whole]:
-    """Numerators and denominators of at most sqrt(modulus / 2); denominator 0 where none are.
+    """Numerators and denominators of at most sqrt(modulus / 2); denominator 0 if there are none.
 
-    Euclid's algorithm on (modulus, residue), stopped half way (Wang). ``modulus`` below 2^50.
+    This is Euclid's algorithm on (modulus, residue), stopped half way (Wang). The modulus must be
+    below 2^50.
     """
     bound = isqrt(modulus // 2)
     r0, r1 = np.full(residues.shape, modulus), residues % modulus
@@ -57,9 +59,9 @@ def _rational_entries(first: Span, second: Span, columns: npt.NDArray[np.intp]) 
 
 
 class Equations:
-    """Candidate null vectors with rational entries, one a free column.
+    """Candidate null vectors with rational entries, one for each free column.
 
-    Those come first whose whole numbers are smallest.
+    They are ordered by the size of the whole numbers in them, the smallest first.
     """
 
     def __init__(self, data: ModularData, first: Span, second: Span) -> None:
@@ -73,7 +75,7 @@ class Equations:
         bits = self._bits(first, columns, above, below, common)
         order = np.argsort(bits, kind="stable")
         self.bits = bits[order]
-        """At least log2 of the whole numbers that must be zero, (k,)."""
+        """Upper bounds on log2 of the whole numbers that must be zero, (k,)."""
         self._common = [common[i] for i in order]
         self._above = np.zeros((data.features.count, len(order)), np.int64)
         self._below = np.ones_like(self._above)
@@ -97,7 +99,7 @@ class Equations:
         return np.asarray(largest + scale + np.log2(terms) + 0.1)  # 0.1: rounding of logarithms
 
     def _modulo(self, q: int, columns: npt.NDArray[np.intp], k: int) -> Floats:
-        """The first k null vectors modulo q, (columns, k)."""
+        """Residues modulo q of the first k null vectors, (columns, k)."""
         above, below = self._above[columns, :k], self._below[columns, :k]
         few, where = np.unique(below, return_inverse=True)
         inverse = np.array([pow(int(x), -1, q) for x in few], dtype=np.int64)
@@ -105,12 +107,14 @@ class Equations:
         return reduced(values.astype(np.float64), q)
 
     def proved(self, primes: Iterator[int], budget: float) -> int:
-        """Count those that are proved to hold in every sample, as many as the budget allows."""
+        """Count the equations that are proved to hold in every sample, within the budget."""
         data = self.data
         needed = self.bits // BITS + 1  # primes, (k,), ascending
         used = np.logical_or.accumulate(self._above != 0, axis=1)  # (p, k)
         sizes = used.sum(axis=0)
-        work = [data.work(int(m)) + data.n_samples * int(m) * k for k, m in enumerate(sizes, 1)]
+        work = [
+            data.work(int(m)) + data.counts.samples * int(m) * k for k, m in enumerate(sizes, 1)
+        ]
         k = int((needed * np.array(work) <= budget).sum())
         if k == 0:
             return 0

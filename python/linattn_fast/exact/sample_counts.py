@@ -3,8 +3,8 @@
 A feature S[j,k] z[l] is zero in every sample if no sample has a token with both j and k and a query
 with l. That is seen in which tokens are zero, where nothing rounds and nothing underflows.
 
-S is a sum of z z' over tokens, so that of a vocabulary of K tokens, K_q of them queries, S lies in
-a space of K dimensions, z in one of K_q, and h in one of K K_q.
+S is a sum of z z' over tokens. So with a vocabulary of K tokens, K_q of them queries, S lies in a
+space of K dimensions, z in one of K_q, and h in one of K K_q.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from .modular import primes
 from .modular_features import ModularData
 
 WORK_OF_A_SAMPLE = 2e5
-"""Multiply-adds in the time that one sample's digest takes."""
+"""Multiply-adds of a matrix product in the time that one sample's digest takes."""
 _NUMBERS_AT_ONCE = 1 << 20
+"""Number of entries of tokens that are replaced by ones together."""
 
 
 def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
-    """Count the features that no sample has, and say whether there are no more.
+    """Count the features that no sample has, and say whether that is all of them.
 
-    First by pairs that no token has and queries that no sample has; then, if that is within the
-    budget, sample by sample. Where some are found by the first way, the second is a matter of their
-    number alone, and gets a small part of the budget.
+    Pairs that no token has and queries that no sample has are counted first; then, if that is
+    within the budget, features are looked for sample by sample. If the first count is not zero, the
+    second can only make it larger, so it gets a small part of the budget.
     """
     features = data.features
     j, k = features.pairs.T
@@ -51,7 +52,7 @@ def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
     presence = _presence(data, occurring)
     room = budget if occurring.count == features.count else budget / 50
     # A count of tokens below q/2 is zero modulo q only if it is zero
-    if presence.work() > room or presence.longest >= 1 << 21:
+    if presence.work() > room or presence.counts.longest >= 1 << 21:
         return features.count - occurring.count, False
     found = np.zeros(occurring.count, dtype=bool)
     for H in presence.rows(next(primes(0))):
@@ -76,7 +77,7 @@ def _presence(data: ModularData, features: Features) -> ModularData:
 
 
 def _parts(tokens: Tokens) -> Iterator[Tokens]:
-    """Some sequences at a time: ones take more memory than tokens may."""
+    """Yield some sequences at a time, since ones may take more memory than the tokens."""
     step = max(1, _NUMBERS_AT_ONCE // (int(tokens.lengths.max()) * tokens.d))
     return (
         tokens.part(first, min(first + step, len(tokens))) for first in range(0, len(tokens), step)
@@ -89,9 +90,9 @@ def _ones(tokens: Tokens) -> Tokens:
 
 
 def distinct_tokens(data: ModularData) -> tuple[int, int]:
-    """Count distinct tokens and distinct queries, up to the pairs and queries there are.
+    """Count distinct tokens and distinct queries, at most up to the numbers of pairs and queries.
 
-    Tokens count with those coordinates that are in a pair; a token and its negative count once.
+    Only coordinates that are in a pair tell tokens apart; a token and its negative count once.
     """
     features = data.features
     used = np.unique(features.pairs)
@@ -112,7 +113,7 @@ def distinct_tokens(data: ModularData) -> tuple[int, int]:
 
 
 def _directions(rows: Array) -> set[bytes]:
-    """Distinct rows that are not zero, as bytes, each with its first number positive."""
+    """Distinct rows that are not zero, as bytes, each with its first non-zero entry positive."""
     kept = rows[rows.any(axis=1)].astype(np.float64)
     leading = kept[np.arange(len(kept)), (kept != 0).argmax(axis=1)]
     signed = kept * np.sign(leading)[:, None] + 0.0  # -0.0 is 0.0
@@ -123,8 +124,8 @@ def _directions(rows: Array) -> set[bytes]:
 def distinct_samples(data: ModularData, enough: int) -> int:
     """Count distinct samples that are not zero, up to ``enough``.
 
-    Two samples are the same if their tokens are, in whatever order for S ("causal": in their
-    order), and their queries are. They are told apart by digests of 256 bits.
+    Two samples are the same if their queries are and their tokens are, in any order (for "causal",
+    in the same order). They are told apart by digests of 256 bits.
     """
     used, queries = np.unique(data.features.pairs), data.features.queries
     seen: set[bytes] = set()
@@ -143,7 +144,7 @@ def distinct_samples(data: ModularData, enough: int) -> int:
 
 
 def _digests(z: Array, asked: Array, *, causal: bool) -> Iterator[bytes]:
-    """A digest of each sample of a sequence: of the tokens that S sums, and the query."""
+    """Yield a digest of each sample of a sequence: of the tokens in its S, and of its query."""
     prefix = hashlib.blake2b(digest_size=32)
     if not causal:
         prefix.update(np.ascontiguousarray(z).data)

@@ -1,6 +1,6 @@
-"""How sums came about, and how large their summands were: what bounds on their rounding rest on.
+"""How sums were formed, and how large their summands were, for bounds on their rounding errors.
 
-See :mod:`linattn_fast.certificate.lower_bound`.
+:mod:`linattn_fast.certificate.lower_bound` has the bounds.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from .cubic import self_products
 from .samples import Samples
 
 _SEQUENCES_AT_ONCE = 256
-"""Sequences whose S_jj are formed together."""
+"""Number of sequences whose S_jj are formed together."""
 
 
 class Accumulation(NamedTuple):
-    """How the sums came about: what a bound on their error needs to know."""
+    """How the sums were formed: the facts that a bound on their error needs."""
 
     wide: int = 0
-    """Roundings in float64 that a summand has gone through, S apart, at most."""
+    """Number of roundings in float64 that a summand goes through, at most, besides those of S."""
     narrow: int = 0
-    """The same in float32; 0 but in mixed precision."""
+    """Number of roundings in float32 that a summand goes through, at most; 0 unless mixed."""
     longest: int = 0
-    """Tokens in the longest sequence, so many roundings has S."""
+    """Number of tokens in the longest sequence, which is the number of roundings of S."""
     underflow: bool = False
-    """Whether a result was rounded below the smallest normal number, or may have been; then errors
+    """Whether a result was rounded below the smallest normal number, or may have been. Then errors
     are not bounded, and a zero among the sums proves nothing."""
     largest_weight: float = 0.0
+    """Largest weight of a sample."""
 
     def merged(self, other: Accumulation) -> Accumulation:
-        """How the sum of two sums came about."""
+        """How the sum of two such sums is formed."""
         return Accumulation(
             max(self.wide, other.wide) + 1,
             max(self.narrow, other.narrow),
@@ -43,11 +44,11 @@ class Accumulation(NamedTuple):
 
 
 def summand_sizes(samples: Samples) -> Floats:
-    """Sum w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): how large summands are.
+    """Sum w S_jj S_kk z_l^2 over the samples, (n_pairs, n_queries): the sizes of the summands.
 
     With all features this is an entry of the Gram; see
     :mod:`linattn_fast.certificate.lower_bound`. A summand goes through the roundings of two or
-    three S_jj, 4 of products and one for each other sample.
+    three S_jj, four roundings of products, and one for each other sample.
     """
     features, positions = samples.features, samples.positions
     total = np.zeros((features.n_pairs, features.n_queries))
@@ -57,7 +58,7 @@ def summand_sizes(samples: Samples) -> Floats:
         diagonal = self_products(part.tokens, positions)  # (samples, d)
         queries = [z[-1:] if positions == "last" else z for z in part.tokens]
         squares = np.concatenate(queries).astype(np.float64)[:, features.queries] ** 2
-        if positions == "all":  # there z_l^2 is summed to S_ll, and bounds go by that
+        if positions == "all":  # there the sum of z_l^2 is S_ll, and bounds use that
             ends = np.cumsum(part.tokens.lengths) - 1
             diagonal = diagonal[ends]
             squares = diagonal[:, features.queries]

@@ -5,11 +5,10 @@ With h = s (x) z, q pairs and d coordinates, the dense Gram is G[(u,l), (v,m)]. 
     "last", "causal"   gram[(u,v), (l,m)] = sum w s_u s_v z_l z_m    for u <= v and l <= m
     "all"              gram[(u,v,w)]      = sum w s_u s_v s_w        for u <= v <= w
 
-With chosen features, u and v are chosen pairs, l and m chosen queries, and the first form serves
-all positions.
-
-because summing z z' over every token of a sequence gives S itself. Pairs of anything are ordered as
-the upper triangle, row by row; the entries (u, v, .) of a third moment follow each other.
+The second form exists because the sum of z z' over every token of a sequence is S itself. With
+chosen features, u and v are chosen pairs, l and m chosen queries, and the first form serves all
+positions. Pairs, of whatever kind, are ordered as the upper triangle, row by row; the entries
+(u, v, .) of a third moment follow each other.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from .features import Features, pair_count
 
 
 @lru_cache(maxsize=64)
-def pair_table(d: int) -> npt.NDArray[np.intp]:
+def pair_table(d: int) -> Numbers:
     """Index of the pair {j, k} in the upper triangle, (d, d), symmetric."""
     table = np.zeros((d, d), dtype=np.intp)
     j, k = np.triu_indices(d)
@@ -50,19 +48,19 @@ def shape(features: Features, positions: Positions) -> tuple[int, ...]:
     return pair_count(q), pair_count(features.n_queries)
 
 
-def triple_starts(q: int) -> npt.NDArray[np.intp]:
-    """Where the entries (u, v, v), (u, v, v + 1), .. start, (q, q), for u <= v."""
+def triple_starts(q: int) -> Numbers:
+    """Start of the entries (u, v, v), (u, v, v + 1), .. for u <= v, (q, q)."""
     u, v = np.triu_indices(q)
     starts = np.zeros((q, q), dtype=np.intp)
     starts[u, v] = np.concatenate([[0], np.cumsum(q - v)[:-1]])
     return starts
 
 
-Indices: TypeAlias = npt.NDArray[np.intp] | int
+Indices: TypeAlias = Numbers | int
 
 
-def _triple(starts: npt.NDArray[np.intp], u: Indices, v: Indices, w: Indices) -> Indices:
-    """Where sum w s_u s_v s_w is, in whatever order u, v and w are."""
+def _triple(starts: Numbers, u: Indices, v: Indices, w: Indices) -> Indices:
+    """Index of sum w s_u s_v s_w in the compact Gram, for u, v and w in any order."""
     xp = module_of(starts)
     low, high = xp.minimum(xp.minimum(u, v), w), xp.maximum(xp.maximum(u, v), w)
     middle = u + v + w - low - high
@@ -136,10 +134,10 @@ def magnitudes(compact: Array, features: Features, positions: Positions) -> Floa
     return entries.reshape(-1)
 
 
-def meeting(compact: Array, features: Features, positions: Positions) -> npt.NDArray[np.bool_]:
+def meeting(compact: Array, features: Features, positions: Positions) -> Mask:
     """Which queries l and m have an entry G[(u,l), (v,m)] that is not zero, (n_queries, n_queries).
 
-    Exactly: no entry is so small that it counts as zero. The answer is on the host.
+    No entry is so small that it counts as zero. The answer is on the host.
     """
     columns = pair_table(features.n_queries)
     if not is_triples(features, positions):
@@ -158,9 +156,9 @@ def meeting(compact: Array, features: Features, positions: Positions) -> npt.NDA
 
 
 def of_queries(
-    compact: Array, features: Features, positions: Positions, queries: npt.NDArray[np.intp]
+    compact: Array, features: Features, positions: Positions, queries: Numbers
 ) -> Floats:
-    """Compact Gram, in the first form, of some of the queries with all of the pairs.
+    """The compact Gram, in the first form, of some of the queries with all of the pairs.
 
     ``queries`` are ascending numbers among the features' queries, fewer than all of them.
     """

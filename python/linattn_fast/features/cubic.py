@@ -1,8 +1,9 @@
-"""The features themselves, written out: for tests and small work, and as coefficients of heads.
+"""The features written out, for tests and small work, and the coefficients of heads on them.
 
-    h(Z)[(j,k), l] = S[j,k] z_n[l]        C[a, (j,k), l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]
+    h(Z)[(j,k), l] = S[j,k] z_n[l]
+    C[a, (j,k), l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]
 
-The second term of C is for j < k alone: a diagonal entry S[j,j] occurs once.
+C has the second term only for j < k, because a diagonal entry S[j,j] occurs once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .features import feature_count, features_of, samples_of
 
 
 def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
-    """S[j,j] of each sample, (samples, d)."""
+    """The diagonal S[j,j] of each sample, (samples, d)."""
     sums = []
     for given in tokens:
         squares = given.astype(np.float64, copy=False) ** 2
@@ -49,7 +50,7 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     Returns
     -------
     array
-        (N, p), p = d (d + 1) / 2 * d; the feature of pair number u and query l is u d + l.
+        (N, p), p = d (d + 1) / 2 * d; pair number u and query l have the feature u d + l.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
     Parameters
     ----------
     Z, offsets
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        As for :func:`cubic_features`.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
 
 
 def head_coefficients(V: Floats, Q: Floats) -> Floats:
-    """Coefficients (d_out, p) of heads: what S[j, k] z[l] and S[k, j] z[l] get together."""
+    """Coefficients (d_out, p) of heads: the sum of those of S[j, k] z[l] and S[k, j] z[l]."""
     d_out, d = V.shape[1:]
     xp = module_of(V)
     W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]

@@ -1,9 +1,9 @@
-"""The cubic features h(Z), and where each of them lives.
+"""The cubic features h(Z), and their order.
 
     h(Z)[(j,k), l] = S[j,k] * z_n[l]    for pairs j <= k, S = sum_t z_t z_t', z_n the last token
 
-Pairs are ordered as the upper triangle, row by row; feature index = pair * d + l; there are
-p = d (d + 1) / 2 * d.
+Pairs are ordered as the upper triangle, row by row; the index of a feature is pair * d + l, and
+there are p = d (d + 1) / 2 * d of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from ..system.arguments import as_size
 from ..system.machine import same_bits
 
 _QUERIES_AT_ONCE = 1 << 13
-"""Looked at together."""
+"""Number of queries that are looked at together."""
+_SEQUENCES_AT_ONCE = 64
+"""Number of sequences whose chosen pairs are summed together."""
 
 
 def pair_count(d: int) -> int:
@@ -38,10 +40,10 @@ def feature_count(d: int) -> int:
 
 
 def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
-    """s (samples, q), the pairs of S, and z (samples, d), the query, of each sample.
+    """The pairs s of S, (samples, q), and the query z, (samples, d), of each sample.
 
-    One sample a sequence for "last", one a token otherwise; S is of the whole sequence, or for
-    "causal" of the prefix that ends with the query.
+    There is one sample per sequence for "last", and one per token otherwise. S sums over the whole
+    sequence, or for "causal" over the prefix that ends with the query.
     """
     xp = module_of(*tokens.arrays[:1])
     j, k = (xp.asarray(index) for index in np.triu_indices(tokens.d))
@@ -71,7 +73,7 @@ def samples_of(tokens: Tokens, positions: Positions = "last") -> tuple[Floats, F
 
 
 def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np.intp]:
-    """Check whole numbers from 0 up to but not ``end``."""
+    """Check an array of whole numbers from 0 to ``end - 1``."""
     shape = "(m, 2)" if ndim == 2 else "(m,)"
     try:
         array = np.asarray(to_host(brought_over(value, name)))
@@ -89,7 +91,7 @@ def _as_numbers(value: object, name: str, ndim: int, end: int) -> npt.NDArray[np
 
 
 def _distinct(numbers: npt.NDArray[np.intp], name: str) -> npt.NDArray[np.intp]:
-    """Ascending; each may occur once."""
+    """The numbers in ascending order; it is an error if one occurs twice."""
     ordered = np.unique(numbers)
     if len(ordered) < len(numbers):
         raise ValueError(f"{name}: each may be given once, got {len(numbers) - len(ordered)} twice")
@@ -103,7 +105,7 @@ class Features:
     Parameters
     ----------
     d
-        Coordinates of a token.
+        Number of coordinates of a token.
     pairs
         Pairs {j, k}, (m, 2); None takes all.
     queries
@@ -111,8 +113,8 @@ class Features:
 
     Notes
     -----
-    Every chosen pair is combined with every chosen query. They are kept in ascending order,
-    whatever the order given; the features follow it, pair by pair.
+    Every chosen pair is combined with every chosen query. Both are kept in ascending order, in
+    whatever order they were given; the features follow it, pair by pair.
 
     Examples
     --------
@@ -123,7 +125,7 @@ class Features:
     """
 
     d: int
-    """Coordinates of a token."""
+    """Number of coordinates of a token."""
     n_pairs: int
     """Number of pairs chosen."""
     n_queries: int
@@ -162,7 +164,7 @@ class Features:
         """Find the features that can ever be non-zero in the data: one pass over the tokens.
 
         A pair takes part when some token has both coordinates, a query when some querying token has
-        it. Of one-hot tokens, that is a small part of all.
+        it. For one-hot tokens, that is a small part of all features.
 
         Parameters
         ----------
@@ -174,9 +176,9 @@ class Features:
         Returns
         -------
         Features
-            Those pairs and queries, with ``others_are_zero``. A certificate of such a fit says of
-            inputs with any other feature that they are not covered; data with any other feature is
-            refused in training.
+            Those pairs and queries, with ``others_are_zero``. For a certificate of such a fit,
+            inputs with any other feature are not covered; training data with any other feature is
+            an error.
 
         Examples
         --------
@@ -200,14 +202,14 @@ class Features:
 
     @property
     def others_are_zero(self) -> bool:
-        """Whether some are left out because the data never has them: of :meth:`active`.
+        """Whether features are left out because the data never has them, as by :meth:`active`.
 
-        Otherwise those that are left out, if any, have no part in the layer, by choice.
+        If not, those that are left out, if any, have no part in the layer by choice.
         """
         return self._others_are_zero and not self.everything
 
     def because(self, *, others_are_zero: bool) -> Features:
-        """These features, the others being left out because the data lacks them, or by choice.
+        """Say why the other features are left out: because the data lacks them, or by choice.
 
         Parameters
         ----------
@@ -217,7 +219,7 @@ class Features:
         Returns
         -------
         Features
-            New ones; these stay as they are.
+            The same choice with that reason; this object stays as it is.
         """
         features = copy(self)
         features._others_are_zero = bool(others_are_zero)
@@ -245,7 +247,7 @@ class Features:
         return self.others_are_zero == other.others_are_zero and self.same_choice(other)
 
     def same_choice(self, other: Features) -> bool:
-        """Tell whether the same features take part, for whatever reason the others do not.
+        """Tell whether the same features take part, whatever the reason to leave out the others.
 
         Parameters
         ----------
@@ -255,7 +257,7 @@ class Features:
         Returns
         -------
         bool
-            Whether d, pairs and queries agree.
+            True if d, pairs and queries agree.
         """
         return (
             self.d == other.d
@@ -276,7 +278,7 @@ class Features:
 
     @same_bits
     def samples(self, tokens: Tokens, positions: Positions = "last") -> tuple[Floats, Floats]:
-        """s (samples, n_pairs) and z (samples, n_queries) of each sample; see samples_of."""
+        """The chosen pairs s (samples, n_pairs) and queries z (samples, n_queries) of samples."""
         dense = not isinstance(tokens.storage, tuple) and tokens.offsets is None
         if dense and positions == "last" and 3 * self.n_pairs < pair_count(self.d):
             return self._few_samples(tokens.arrays[0])
@@ -287,23 +289,24 @@ class Features:
         return s[:, xp.asarray(self.pair_numbers)], z[:, xp.asarray(self.queries)]
 
     def _few_samples(self, Z: Floats) -> tuple[Floats, Floats]:
-        """The same for tokens (N, n, d), without the pairs that are not chosen."""
+        """s and z for tokens (N, n, d), without summing pairs that are not chosen."""
         xp = module_of(Z)
         j, k = (xp.asarray(index) for index in self.pairs.T)
         s = xp.empty((len(Z), self.n_pairs))
-        for first in range(0, len(Z), 64):
-            part = Z[first : first + 64].astype(np.float64, copy=False)
-            s[first : first + 64] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
+        for first in range(0, len(Z), _SEQUENCES_AT_ONCE):
+            some = slice(first, first + _SEQUENCES_AT_ONCE)
+            part = Z[some].astype(np.float64, copy=False)
+            s[some] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
         return s, Z[:, -1][:, xp.asarray(self.queries)].astype(np.float64)
 
     @same_bits
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
-        """h = s (x) z of each sample, (samples, count)."""
+        """The features h = s (x) z of each sample, (samples, count)."""
         s, z = self.samples(tokens, positions)
         return (s[:, :, None] * z[:, None, :]).reshape(len(s), -1)
 
     def expand(self, coefficients: Floats) -> Floats:
-        """Coefficients (d_out, count) of these features as (d_out, p) of all, zero elsewhere."""
+        """Coefficients (d_out, p) of all features, zero but for those given, (d_out, count)."""
         if self.everything:
             return coefficients
         xp = module_of(coefficients)
@@ -314,7 +317,7 @@ class Features:
 
 
 def as_features(features: object, d: int) -> Features:
-    """Check a choice of features for tokens in R^d; None is all of them."""
+    """Check a choice of features for tokens in R^d; None means all of them."""
     if features is None:
         return Features(d)
     if not isinstance(features, Features):
@@ -327,8 +330,8 @@ def as_features(features: object, d: int) -> Features:
 def features_of_all(parts: Sequence[Features]) -> Features:
     """Features of several parts of data together, which have made the same choice.
 
-    The others are zero in all of the data if they are in each part; if one part has left them out
-    by choice, nothing is known of them.
+    The others are zero in all of the data if they are zero in each part; if one part has left them
+    out by choice, nothing is known about them.
     """
     return parts[0].because(others_are_zero=all(part.others_are_zero for part in parts))
 

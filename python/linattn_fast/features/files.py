@@ -71,7 +71,7 @@ def read(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read an archive that :func:`write` wrote; return its meta data and the named arrays.
 
-    ``keys`` are those that the meta data must have; ``optional`` arrays may be missing.
+    ``keys`` are the entries that the meta data must have; ``optional`` arrays may be missing.
 
     Raises
     ------
@@ -91,10 +91,10 @@ def read(
                 if missing:
                     raise KeyError(", ".join(missing))
     except OSError as error:
-        if error.errno is not None:  # the file itself: missing, or not to be read
+        if error.errno is not None:  # the file itself is missing or cannot be read
             raise
         raise ValueError(f"path: {path} is not a whole {wanted} file ({error})") from None
-    except Exception as error:  # whatever a damaged or foreign file makes the readers say
+    except Exception as error:  # a damaged or foreign file may raise anything
         kind_of_error = type(error).__name__
         raise ValueError(
             f"path: {path} is not a whole {wanted} file ({kind_of_error}: {error})"
@@ -110,14 +110,14 @@ def read(
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
-    """Entries of an archive that say which features take part: empty for all."""
+    """Entries of an archive that say which features take part; empty arrays mean all."""
     if features.everything:
         return {"pairs": np.zeros((0, 2), np.int64), "queries": np.zeros(0, np.int64)}
     return {"pairs": features.pairs, "queries": features.queries}
 
 
 def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]) -> Features:
-    """Take those entries out of ``arrays`` again; older files do not say why some are left out."""
+    """Take those entries out of ``arrays``; older files do not say why features are left out."""
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
         features = Features(d, pairs, queries) if len(pairs) else Features(d)

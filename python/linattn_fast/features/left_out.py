@@ -2,12 +2,12 @@
 
     h[(j,k), l] = S[j,k] z[l] != 0    where the pair or the query is not among those that occur
 
-Nothing is determined there: such a feature is zero in every sample, so that its coefficients have
-no part in any prediction on the data. Training data that does have such a feature is therefore
+Nothing is determined there: such a feature is zero in every sample, so its coefficients have no
+effect on any prediction for the data. Training data that does have such a feature is therefore
 refused. (Features that were left out by choice are another matter: they have no part in the layer.)
 
-S[j,k] is a sum, and what rounding leaves of it may be zero where the sum is not, or the other way
-round. So where the computed sum is within its rounding of zero, integers decide.
+S[j,k] is a sum, and the rounded sum may be zero where the exact one is not, or the other way round.
+So where the computed sum is within its rounding error of zero, exact fractions decide.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays.device import module_of, put, to_host
 from ..arrays.floats import gamma
-from ..arrays.types import Array, Floats, Positions
-from ..data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions
+from ..data.prefixes import Prefixes, distinct_rows, occurring_pairs
 from ..data.tokens import Tokens
 from .features import Features
 
-Mask = npt.NDArray[np.bool_]
-
-_BATCH_BYTES = 64 << 20
-"""Of S formed at a time."""
+_PIECE_BYTES = 64 << 20
+"""Bytes of S that are formed at a time."""
 _BITS = (0, 20)
-"""Binary places of numbers whose products and sums are tried for being exact."""
+"""Numbers of binary places for which it is tried whether sums of products are exact."""
 
 
 # ------------------------------------------------------------------------------ sums without error
@@ -39,7 +36,7 @@ _BITS = (0, 20)
 def sums_are_exact(tokens: Tokens) -> bool:
     """Whether sums of products of these tokens, on the host, are formed without rounding.
 
-    That is so of small integers, such as one-hot tokens, and of fractions with few binary places.
+    That is so for small integers, such as one-hot tokens, and for fractions with few binary places.
     """
     largest = max(float(np.abs(rows).max()) for rows in distinct_rows(tokens))
     longest = int(tokens.lengths.max())
@@ -66,7 +63,7 @@ def nonzero_sums(samples: Prefixes, pairs: Numbers, exact: bool = False) -> Mask
     if exact:
         return found
     sizes = _absolute(samples).pair_sums(pairs)
-    # Rounding, and underflow, which takes far less than 2^-1000
+    # Rounding errors, and underflow, which loses far less than 2^-1000
     near = np.abs(sums) <= gamma(int(samples.lengths.max()) + 4) * sizes + 2.0**-1000
     both = _absolute(samples, present=True).pair_sums(pairs) != 0
     for i, u in np.argwhere(near & both):
@@ -78,7 +75,7 @@ def nonzero_sums(samples: Prefixes, pairs: Numbers, exact: bool = False) -> Mask
 
 
 def _absolute(samples: Prefixes, *, present: bool = False) -> Prefixes:
-    """Samples of the tokens' absolute values, or of 1 where a number is not zero."""
+    """The same samples with absolute values as tokens, or with 1 in place of non-zero numbers."""
 
     def of(array: Array) -> Array:
         return (array != 0).astype(np.float64) if present else np.abs(array)
@@ -109,17 +106,17 @@ def _absolute(samples: Prefixes, *, present: bool = False) -> Prefixes:
 
 @dataclass(frozen=True)
 class Occurring:
-    """Which of some features can be other than zero in the data, at all; the rest is, exactly."""
+    """Features that may be other than zero in the data; the others are exactly zero."""
 
     features: Features
     mask: Mask
-    """(n_pairs, n_queries)."""
+    """Which features may be other than zero, (n_pairs, n_queries)."""
 
     @classmethod
     def in_data(cls, tokens: Tokens, positions: Positions, features: Features) -> Occurring:
-        """Features of coordinates that occur in one token, and of one that queries.
+        """Features of two coordinates that occur together in a token, and of one in a query.
 
-        No arithmetic is needed to tell.
+        Telling them from the others takes no arithmetic.
         """
         tokens = tokens.put(np.zeros(0))
         together = occurring_pairs(tokens)
@@ -139,20 +136,20 @@ class Occurring:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of features that may be other than zero."""
         return int(self.mask.sum())
 
     def are_all_of(self, tokens: Tokens, positions: Positions) -> Mask:
         """Which queries have none of the other features, in exact arithmetic, (rows,)."""
         samples = Prefixes.of(tokens.put(np.zeros(0)), positions)
         inside = np.ones(len(samples), dtype=bool)
-        others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that lack a query, or all
+        others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that do not occur with every query
         if len(others) == 0:
             return inside
         exact = sums_are_exact(samples.tokens)
         pairs = self.features.pairs[others]
         lacking = (~self.mask[others]).astype(np.float32)
-        step = max(1, _BATCH_BYTES // (8 * (len(others) + self.features.d)))
+        step = max(1, _PIECE_BYTES // (8 * (len(others) + self.features.d)))
         for where, part in samples.parts(step):
             present = part.query_tokens()[:, self.features.queries] != 0
             with_pair = nonzero_sums(part, pairs, exact).astype(np.float32) @ lacking > 0
@@ -174,7 +171,7 @@ def with_features_left_out(tokens: Tokens, positions: Positions, features: Featu
 def require_none_left_out(
     tokens: Tokens, weights: Floats | None, positions: Positions, features: Features
 ) -> None:
-    """Check that training data lacks the features that were left out because data lacks them.
+    """Check that training data has none of the features that were left out as zero in the data.
 
     Samples of weight 0 are no part of the data.
     """
@@ -196,7 +193,7 @@ def require_none_left_out(
 def unless_left_out(
     values: Array, otherwise: float, tokens: Tokens, positions: Positions, features: Features
 ) -> Array:
-    """Values (rows,), and ``otherwise`` at queries with features that the data never has."""
+    """Values (rows,), replaced by ``otherwise`` at queries with features the data never has."""
     if features.everything or not features.others_are_zero:
         return values
     found = put(with_features_left_out(tokens, positions, features), like=values)

@@ -3,10 +3,9 @@
 Everything that is summed over samples takes this one value. It is checked when it is made from what
 a caller gave (:meth:`Samples.checked`), so nothing below checks it again.
 
-Data that probably is not what was meant gets a warning. Nothing reads all tokens for that: the last
-token of some sequences tells most cases apart, and a few sequences are looked at as a whole before
-anything is said. Tokens on a CUDA device are not looked at: the work would have to wait for the
-answer.
+Data that probably is not what was meant gets a warning. This does not read all tokens: the last
+tokens of some sequences decide most cases, and a few sequences are read whole before a warning is
+given. Tokens on a CUDA device are not looked at, since the work would have to wait for the answer.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
 from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_tokens, as_weights, total_weight
 from .features import Features, as_features
@@ -30,9 +28,9 @@ class Samples:
 
     tokens: Tokens
     targets: Tokens | None
-    """One row a query; None where only the features matter."""
+    """Targets, one row per query; None where only the features matter."""
     weights: Floats | None
-    """(N,), one a sequence, on the host; None for 1."""
+    """Weights of the sequences, (N,), on the host; None means that all are 1."""
     positions: Positions
     features: Features
 
@@ -58,8 +56,8 @@ class Samples:
         positions
             Which tokens query, checked already.
         d, d_out
-            Coordinates and outputs that the batch must have, where they are known; 0 outputs mean
-            that there are no targets.
+            Numbers of coordinates and outputs that the batch must have, where they are known; 0
+            outputs mean that there are no targets.
         """
         tokens = as_tokens(Z, offsets, d=d)
         chosen = as_features(features, tokens.d)
@@ -87,17 +85,17 @@ class Samples:
 
     @cached_property
     def n_samples(self) -> int:
-        """Number of queries: one a sequence for "last", else one a token."""
+        """Number of queries: one per sequence for "last", else one per token."""
         return self.tokens.n_samples(self.positions)
 
     @property
     def n_columns(self) -> int:
-        """Number of sums that are formed of a batch: for "all", the queries of a sequence share S."""
+        """Number of matrices S that are formed: for "all", the queries of a sequence share one."""
         return self.n_sequences if self.positions == "all" else self.n_samples
 
     @cached_property
     def total_weight(self) -> float:
-        """W, the sum of the weights of all samples; raises where it overflows."""
+        """The sum W of the weights of all samples; an overflow is an error."""
         return total_weight(self.tokens, self.weights, self.positions)
 
     @cached_property
@@ -107,7 +105,7 @@ class Samples:
 
     @property
     def noise_samples(self) -> float:
-        """W over the largest weight: of how many samples with equal weights the noise averages."""
+        """W over the largest weight: how many samples the noise averages over."""
         return self.total_weight / self.largest_weight
 
     @cached_property
@@ -132,12 +130,12 @@ class Samples:
         return sum(batch.n_rows * batch.d * batch.sequence(0).itemsize for batch in given)
 
     def weight_of_each(self) -> Floats:
-        """Weights of the samples, (n_samples,): every query of a sequence has the sequence's."""
+        """Weights of the samples, (n_samples,): every query has the weight of its sequence."""
         w = np.ones(self.n_sequences) if self.weights is None else self.weights
         return w if self.positions == "last" else np.repeat(w, self.tokens.lengths)
 
     def rows(self) -> tuple[Floats, Floats]:
-        """s (n_samples, n_pairs) and z (n_samples, n_queries), with h = s (x) z."""
+        """The factors s, (n_samples, n_pairs), and z, (n_samples, n_queries), of h = s (x) z."""
         return self.features.samples(self.tokens, self.positions)
 
     def part(self, first: int, last: int) -> Samples:
@@ -154,8 +152,8 @@ class Samples:
         weights = None if self.weights is None else self.weights[::step]
         return replace(self, tokens=self.tokens.every(step), targets=None, weights=weights)
 
-    def chosen(self, numbers: npt.NDArray[np.intp]) -> Samples:
-        """Sequences of these numbers, without their targets."""
+    def chosen(self, numbers: Numbers) -> Samples:
+        """The sequences with these numbers, without their targets."""
         return replace(
             self,
             tokens=self.tokens.chosen(numbers),
@@ -164,11 +162,11 @@ class Samples:
         )
 
     def with_features(self, features: Features) -> Samples:
-        """The same samples, of which other features matter, without their targets."""
+        """The same samples with another choice of features, without their targets."""
         return replace(self, targets=None, features=features)
 
     def put(self, like: object) -> Samples:
-        """The same samples where another object is; these if they are there already."""
+        """The same samples on the device of ``like``; these if they are there already."""
         targets = None if self.targets is None else self.targets.put(like)
         return replace(self, tokens=self.tokens.put(like), targets=targets)
 
@@ -176,22 +174,21 @@ class Samples:
 # ---------------------------------------------------------------------- what looks wrong
 
 _SEQUENCES = 1024
-"""Sequences of a batch whose last tokens are looked at, evenly spaced."""
+"""Number of sequences of a batch, evenly spaced, whose last tokens are looked at."""
 _WHOLE = 16
-"""Sequences among those that are looked at as a whole."""
+"""Number of these sequences that are read whole."""
 _PADDED = 0.1
-"""Share of sequences that end in zeros from which on they look padded."""
+"""Share of sequences ending in zeros above which they look padded."""
 _CHANCE = 1e-4
-"""Probability from which on zeros at the end may be an accident."""
-Flags = npt.NDArray[np.bool_]
+"""Probability above which zeros at the end may be an accident."""
 
 
 def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     """Warn of sequences that end in tokens of zeros, which are queries.
 
-    A single one may be meant. Sparse data has tokens of zeros elsewhere, too: if m tokens that are
-    no ends are looked at and a share f of the ends are zeros, all m differ from zero by chance with
-    probability (1 - f)^m, which must be small.
+    A single such sequence may be meant. Sparse data has tokens of zeros elsewhere, too: if a share
+    f of the last tokens are zeros and m other tokens are looked at, none of these is zero by chance
+    with probability (1 - f)^m, which must be small for a warning.
     """
     if tokens.device is not None:
         return
@@ -204,11 +201,11 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     m = count
     for i in chosen[ends_in_zeros][:_WHOLE]:
         zero = _are_zero(tokens.sequence(int(i)))
-        length = len(zero) - int(np.argmin(zero[::-1]))  # up to the last that is not
+        length = len(zero) - int(np.argmin(zero[::-1]))  # up to the last token that is not zero
         if zero[:length].any():
             return
         m += length - 1  # the first has been counted
-    if (1 - found / (count + 1)) ** m > _CHANCE:  # of few sequences, f could be less than it is
+    if (1 - found / (count + 1)) ** m > _CHANCE:  # of few sequences, f may be less than was seen
         return
     looked_at = "" if count == len(tokens) else " looked at"
     queries = "the last token is the query" if positions == "last" else "every token is a query"
@@ -220,7 +217,7 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     )
 
 
-def _at_an_end(tokens: Tokens, chosen: npt.NDArray[np.intp], end: int) -> Array:
+def _at_an_end(tokens: Tokens, chosen: Numbers, end: int) -> Array:
     """First (0) or last (-1) tokens of some sequences, (count, d)."""
     storage, offsets = tokens.storage, tokens.offsets
     found: Array
@@ -233,15 +230,15 @@ def _at_an_end(tokens: Tokens, chosen: npt.NDArray[np.intp], end: int) -> Array:
     return found
 
 
-def _are_zero(rows: Array) -> Flags:
-    """Which rows have zeros alone."""
+def _are_zero(rows: Array) -> Mask:
+    """Which rows are zero."""
     return np.asarray((rows == 0).all(axis=1))
 
 
 def warn_of_layout(tokens: Tokens, targets: Tokens, positions: Positions) -> None:
-    """Warn of tokens that look like columns: as many rows as outputs, and more columns.
+    """Warn of tokens that look like columns: as many rows as outputs, and more columns than rows.
 
-    One-hot rows are tokens, whatever their number.
+    One-hot rows are tokens, however many there are.
     """
     if isinstance(tokens.storage, tuple) or tokens.offsets is not None or positions != "last":
         return

@@ -301,7 +301,7 @@ class Fit:
             names = (each.name for each in fields(self.certificate))
             certificate = {name: getattr(self.certificate, name) for name in names}
             spectrum = certificate.pop("spectrum")
-            del certificate["source"], certificate["features"]
+            del certificate["determined"], certificate["features"]
             meta["certificate"] = certificate
             if spectrum is not None:
                 arrays["spectrum"] = spectrum

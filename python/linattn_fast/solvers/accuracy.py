@@ -248,7 +248,7 @@ def confirmed(error: float | None, rank: int, data: ModularData) -> float | None
     A rank of all samples or all features leaves no doubt, for singular values that count are far
     above rounding. Otherwise the exact rank is found modulo primes, if that takes no time.
     """
-    if error is None or rank == min(data.n_samples, data.features.count):
+    if error is None or rank == min(data.counts.samples, data.features.count):
         return error
     return error if modular_rank(data, budget=_CHECK) == rank else None
 

@@ -27,14 +27,14 @@ class HeadPath:
     """The best layers with 1, 2, .. heads. Made by :func:`head_path`."""
 
     n_heads: tuple[int, ...]
-    """1, 2, .. max_heads."""
+    """Numbers of heads: 1, 2, .. max_heads."""
     losses: Floats
-    """Training objective (1/W) sum w ||C h - y||^2 + alpha ||C||_F^2 with at most so many heads;
-    never increasing."""
+    """Training objective (1/W) sum w ||C h - y||^2 + alpha ||C||_F^2 with at most that many heads;
+    it never increases."""
     heads: list[Heads] = field(repr=False)
-    """The heads, in normal form; fewer than allowed where more would add nothing."""
+    """The heads, in normal form; fewer than allowed where more would not help."""
     convex_loss: float
-    """Objective of the convex optimum, which no number of heads goes below."""
+    """Objective of the convex optimum, a lower bound for every number of heads."""
 
     def plot(self, path_or_ax: str | os.PathLike[str] | Axes | None = None) -> Axes:
         """Draw the losses, on a logarithmic scale, and the convex optimum as a line.
@@ -48,7 +48,7 @@ class HeadPath:
         Returns
         -------
         matplotlib.axes.Axes
-            What was drawn in.
+            The axes with the drawing.
         """
         # A logarithmic scale has no zero: an exact fit is drawn at rounding level
         floor = float(np.finfo(np.float64).eps) * (float(self.losses.max()) or 1.0)
@@ -84,8 +84,9 @@ def head_path(moments: Moments, max_heads: int, *, alpha: float = 0.0) -> HeadPa
 
     Notes
     -----
-    Each number of heads starts from the heads before it and the best one to add to them, and also
-    from scratch (see ``heads=H`` of :func:`fit`); the better is kept, so losses never increase.
+    The search for each number of heads starts from the heads before it with the best one added, and
+    also from scratch (see ``heads=H`` of :func:`fit`). The better result is kept, so losses never
+    increase.
 
     Examples
     --------

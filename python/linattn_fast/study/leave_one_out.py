@@ -7,14 +7,15 @@ weight. The layer fitted to the other sequences errs on it by
     e_i = (I - K_i)^-1 (y_i - f_i)      P = H_i U,  D = diag(1 / (w + alpha (1 - v_i)))
                                         K_i = (w_i / W) P D P',  f_i = P D U'b
 
-(Woodbury's formula). The factor 1 - v_i makes it the ridge of the others' own mean, so this is what
-fitting to them with that alpha gives.
+(Woodbury's formula). The factor 1 - v_i turns alpha into the ridge for the mean over the others, so
+e_i is exactly the error of a fit to them with that alpha.
 
-Where Lambda is singular, all H_i are in its range, and the eigenvectors of that are enough: as many
-as the exact rank, which is found modulo primes (:mod:`linattn_fast.exact.exact_rank`). Without a ridge
-the outputs do not see the units of features, so Lambda may be equilibrated then.
+Where Lambda is singular, all H_i are in its range, and the eigenvectors that span the range are
+enough. Their number is the exact rank, which is found modulo primes
+(:mod:`linattn_fast.exact.exact_rank`). Without a ridge the outputs do not depend on the units of
+the features, so Lambda may be equilibrated then.
 
-An output of the others that they do not determine has an eigenvalue 0 of I - K_i. Rounding
+If the others do not determine an output at sequence i, I - K_i has an eigenvalue 0. Rounding
 (:mod:`linattn_fast.moments.rounding`) moves f_i and K_i, and where it may move an eigenvalue of
 I - K_i to zero, e_i is infinite.
 """
@@ -31,7 +32,7 @@ import numpy.typing as npt
 
 from ..arrays.device import to_host
 from ..arrays.floats import gamma
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats, Mask, Positions
 from ..data.tokens import Tokens, as_positions
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
@@ -46,18 +47,18 @@ from ..problem.interface import Problem
 from ..system.machine import same_bits
 from .ridge_path import AlphaChoice, EigenBlock, as_alphas, best_alpha, decomposed, require_room
 
-Numbers: TypeAlias = Floats | float
-"""One a sequence, or one."""
+PerSequence: TypeAlias = Floats | float
+"""One number for each sequence, or one for a single sequence."""
 
-_CHUNK_BYTES = 32 << 20
-"""Features formed at a time."""
-_EXACT_RANK = 2e9
+_PIECE_BYTES = 32 << 20
+"""Bytes of features that are formed at a time."""
+_RANK_BUDGET = 2e9
 """Multiply-adds that the exact rank may cost: some tenths of a second."""
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Some sequences: their tokens, features (rows, p) and targets (rows, d_out)."""
+class _Piece:
+    """Some sequences: their tokens, features H, (rows, p), and targets, (rows, d_out)."""
 
     positions: Positions
     features: Features
@@ -65,19 +66,19 @@ class _Chunk:
     H: Floats
     targets: Floats
     weights: Floats
-    """(sequences,)."""
+    """Weights of the sequences, (sequences,)."""
     lengths: npt.NDArray[np.int64]
-    """Queries of each sequence."""
-    inside: npt.NDArray[np.bool_]
-    """Whether the sequence has its features in the range of Lambda, (sequences,)."""
+    """Number of queries in each sequence, (sequences,)."""
+    inside: Mask
+    """Which sequences have all their features in the range of Lambda, (sequences,)."""
 
     @property
     def roundings(self) -> int:
-        """That an entry of H has."""
+        """Number of roundings that an entry of H goes through."""
         return int(self.tokens.lengths.max()) + 4
 
     def summands(self, scale: Floats) -> Floats:
-        """Length of |z_l| sum_t |z_tj z_tk| over the features, times scale; or more, (rows,)."""
+        """Bounds on the lengths, over features, of |z_l| sum_t |z_tj z_tk| times scale, (rows,)."""
         if (scale == scale[0]).all():  # at most |z| trace S, of the whole sequence
             squares = (self.tokens.rows().astype(np.float64) ** 2).sum(axis=1)
             ends = np.cumsum(self.tokens.lengths)
@@ -91,7 +92,7 @@ class _Chunk:
 
 
 class _Spectrum:
-    """Lambda = U diag(w) U' in the units D, with U'b, and what rounding may have done to it."""
+    """Lambda = U diag(w) U' in the units D, with U'b, and bounds on its rounding errors."""
 
     def __init__(self, moments: MomentSums, scale: Floats | None = None, rank: int | None = None):
         self.unit = 1.0  # a power of two, so that squares of eigenvalues stay within float64
@@ -114,65 +115,68 @@ class _Spectrum:
         """Smallest eigenvalue that takes part."""
         return float(self.values.min(initial=np.inf))
 
-    def coordinates(self, chunk: _Chunk) -> tuple[Floats, Floats, Floats]:
-        """P = H D U, (rows, r), with |H D| and the rounding in rows of H D and P, (rows,)."""
-        H = chunk.H * self.scale
+    def coordinates(self, piece: _Piece) -> tuple[Floats, Floats, Floats]:
+        """P = H D U (rows, r), the lengths |H D|, and the rounding errors of rows, (rows,)."""
+        H = piece.H * self.scale
         P = np.hstack([H[:, block.features] @ block.vectors for block in self.blocks])
-        off = (gamma(chunk.roundings) + self.p * EPS) * chunk.summands(self.scale)
+        off = (gamma(piece.roundings) + self.p * EPS) * piece.summands(self.scale)
         return P[:, self.kept], np.linalg.norm(H, axis=1), off
 
-    def doubt(self, shift: Numbers, ridge: float) -> Floats:
-        """delta mu of Lambda + shift I, where the shift errs by the rounding of weights."""
+    def doubt(self, shift: PerSequence, ridge: float) -> Floats:
+        """Rounding error delta over the least eigenvalue of Lambda + shift I.
+
+        The shift errs by the rounding of weights.
+        """
         smallest = np.asarray(self.smallest + shift)
         known = smallest > 0
         with np.errstate(all="ignore"):
             return np.where(known, self._delta(shift, ridge) / smallest, np.inf)
 
     def doubt_of(self, alpha: float) -> float:
-        """delta mu of Lambda + alpha I."""
+        """Rounding error delta over the least eigenvalue of Lambda + alpha I."""
         ridge = alpha * self.unit * self.unit  # a power would raise where it overflows
         return float(self.doubt(ridge, ridge))
 
-    def _delta(self, shift: Numbers, ridge: float) -> Floats:
+    def _delta(self, shift: PerSequence, ridge: float) -> Floats:
         delta = np.asarray(self.rounding.second_moment + 4 * self.rounding.weight * ridge)
         # The ridge is on a range that rounding has tilted by delta over the smallest eigenvalue
         return delta * (1 + 2 * shift / np.float64(self.smallest)) if self.on_range else delta
 
     def errors(
-        self, chunk: _Chunk, coordinates: tuple[Floats, Floats, Floats], alpha: float
+        self, piece: _Piece, coordinates: tuple[Floats, Floats, Floats], alpha: float
     ) -> tuple[Floats, Floats]:
-        """Mean of |e_i|^2 over the queries of each sequence, and what rounding may do to it."""
+        """Mean of |e_i|^2 over the queries of each sequence, and bounds on its rounding error."""
         P, lengths, off = coordinates
         alpha = alpha * self.unit * self.unit
-        if chunk.positions == "last":
-            return self._of_queries(P, lengths, off, chunk, alpha)
-        ends = np.cumsum(chunk.lengths)[:-1]
+        if piece.positions == "last":
+            return self._of_queries(P, lengths, off, piece, alpha)
+        ends = np.cumsum(piece.lengths)[:-1]
         parts = zip(
             np.split(P, ends),
             (float(np.linalg.norm(each)) for each in np.split(lengths, ends)),
             (float(np.linalg.norm(each)) for each in np.split(off, ends)),
-            np.split(chunk.targets, ends),
-            chunk.weights,
-            chunk.inside,
+            np.split(piece.targets, ends),
+            piece.weights,
+            piece.inside,
             strict=True,
         )
         found = np.array([self._of_sequence(alpha, *part) for part in parts])
         return found[:, 0], found[:, 1]
 
     def _of_queries(
-        self, P: Floats, lengths: Floats, off: Floats, chunk: _Chunk, alpha: float
+        self, P: Floats, lengths: Floats, off: Floats, piece: _Piece, alpha: float
     ) -> tuple[Floats, Floats]:
         """Errors and bounds of sequences with one query each, all at once."""
-        shares = chunk.weights / self.weight
+        shares = piece.weights / self.weight
         shifts = alpha * np.maximum(1 - shares, 0.0)
         inverse = 1 / (self.values + shifts[:, None])  # D, (rows, r)
         scaled = P * inverse
         kept = 1 - shares * (scaled * P).sum(axis=1)  # 1 - K
-        residuals = np.linalg.norm(chunk.targets - scaled @ self.projected, axis=1)
+        residuals = np.linalg.norm(piece.targets - scaled @ self.projected, axis=1)
         solution = np.sqrt(inverse**2 @ (self.projected**2).sum(axis=1))  # |D U'b|
         solved = np.linalg.norm(scaled, axis=1)
         bounds = self._moved(
-            solved, lengths, off, solution, shares, shifts, alpha, inside=chunk.inside
+            solved, lengths, off, solution, shares, shifts, alpha, inside=piece.inside
         )
         return _squares(residuals / kept, residuals, kept, *bounds, 1)
 
@@ -206,22 +210,23 @@ class _Spectrum:
 
     def _moved(
         self,
-        solved: Numbers,
-        lengths: Numbers,
-        off: Numbers,
-        solution: Numbers,
-        share: Numbers,
-        shift: Numbers,
+        solved: PerSequence,
+        lengths: PerSequence,
+        off: PerSequence,
+        solution: PerSequence,
+        share: PerSequence,
+        shift: PerSequence,
         alpha: float,
         *,
-        inside: npt.NDArray[np.bool_],
+        inside: Mask,
     ) -> tuple[Floats, Floats]:
-        """What f and K may be off by, in the Frobenius norm.
+        """Bounds on the rounding errors of f and K, in the Frobenius norm.
 
-        ``solved`` is |M^-1 H'| and ``solution`` |M^-1 b|, for M = Lambda + shift I; ``lengths`` and
-        ``off`` are |H| and its rounding. Only sequences of no weight, with K = 0, may be outside
-        the range of Lambda. Without a ridge, the others determine nothing of these. With one, C has
-        nothing outside the range, and what a tilted range puts there counts in full.
+        ``solved`` is |M^-1 H'| and ``solution`` is |M^-1 b|, for M = Lambda + shift I; ``lengths``
+        and ``off`` are |H| and its rounding error. Only sequences of weight 0, with K = 0, may be
+        outside the range of Lambda. Without a ridge, the others do not determine the outputs there.
+        With one, C has no part outside the range, and any part that a tilted range gives it there
+        counts in full.
         """
         delta, doubt = self._delta(shift, alpha), self.doubt(shift, alpha)
         evaluated = gamma(2 * self.p + 8) * solved
@@ -236,12 +241,12 @@ class _Spectrum:
 
 
 def _squares(
-    size: Numbers, residual: Numbers, kept: Numbers, f: Floats, K: Floats, n: int
+    size: PerSequence, residual: PerSequence, kept: PerSequence, f: Floats, K: Floats, n: int
 ) -> tuple[Floats, Floats]:
-    """|e|^2 / n and what it may be off by, of |e| and the errors of f and K.
+    """The mean |e|^2 / n and a bound on its error, from |e| and the errors of f and K.
 
-    (I - K)(e + de) = y - f + df + dK e, and solving with I - K, of order n, rounds. Infinite where
-    I - K, with the smallest eigenvalue ``kept``, may be singular.
+    (I - K)(e + de) = y - f + df + dK e, and solving with I - K, of order n, rounds. Both are
+    infinite where I - K, with the smallest eigenvalue ``kept``, may be singular.
     """
     K = K + 8 * n * EPS
     least = kept - K
@@ -249,19 +254,19 @@ def _squares(
     off = (f + K * size + 8 * n * EPS * residual) / np.where(known, least, np.inf)
     with np.errstate(over="ignore"):
         bound = (2 * size * off + off**2) / n + 32 * EPS * size**2
-    known &= np.isfinite(bound)  # factors beyond float64 have 0 times infinity
+    known &= np.isfinite(bound)  # overflow makes 0 times infinity
     return np.where(known, size**2 / n, np.inf), np.where(known, bound, np.inf)
 
 
-def _chunks(part: Samples, range_: ModularRange | None) -> Iterator[_Chunk]:
-    """Some sequences at a time; ``range_`` is that of Lambda, where it is not everything."""
+def _pieces(part: Samples, range_: ModularRange | None) -> Iterator[_Piece]:
+    """Yield some sequences at a time; ``range_`` is the range of Lambda, or None if that is all."""
     assert part.targets is not None
     tokens, features = part.tokens, part.features
     y = to_host(part.targets.rows()).astype(np.float64)
     weights = np.ones(len(tokens)) if part.weights is None else part.weights
     lengths = np.ones(len(tokens), np.int64) if part.positions == "last" else tokens.lengths
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    rows = max(1, _CHUNK_BYTES // (8 * features.count))
+    rows = max(1, _PIECE_BYTES // (8 * features.count))
     first = 0
     while first < len(tokens):
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, "right")) - 1)
@@ -272,7 +277,7 @@ def _chunks(part: Samples, range_: ModularRange | None) -> Iterator[_Chunk]:
                 inside[i] = range_.contains(some.part(i, i + 1), part.positions).all()
         else:
             inside[:] = True
-        yield _Chunk(
+        yield _Piece(
             part.positions,
             features,
             some,
@@ -286,14 +291,14 @@ def _chunks(part: Samples, range_: ModularRange | None) -> Iterator[_Chunk]:
 
 
 class _Spectra:
-    """Decompositions of Lambda, made when they are needed, and which one an alpha is best with."""
+    """Decompositions of Lambda, made when they are needed, and the choice among them."""
 
     def __init__(self, problem: Problem, moments: MomentSums) -> None:
         self.problem, self.moments = problem, moments
         self.plain = _Spectrum(moments)
 
     def best(self, alpha: float) -> _Spectrum:
-        """The first one that loses no more than half of the digits, or the one that loses least."""
+        """The first spectrum that loses at most half of the digits, or the one that loses least."""
         for each in self._candidates(alpha):
             if each.doubt_of(alpha) <= EPS * MOST_CONDITION:
                 return each
@@ -301,7 +306,7 @@ class _Spectra:
 
     def _candidates(self, alpha: float) -> Iterator[_Spectrum]:
         yield self.plain
-        if self.plain.doubt_of(0.0) <= MOST:  # of full rank, whatever it is modulo primes
+        if self.plain.doubt_of(0.0) <= MOST:  # full rank, even if it is less modulo primes
             if alpha == 0:
                 yield self.equilibrated
             return
@@ -314,14 +319,14 @@ class _Spectra:
 
     @cached_property
     def range(self) -> ModularRange | None:
-        """Exact rank of the features; None where it is not known."""
+        """Exact range of the features; None where it is not known."""
         if self.problem.samples is None:
             return None
-        return modular_range(self.problem.samples, budget=_EXACT_RANK)
+        return modular_range(self.problem.samples, budget=_RANK_BUDGET)
 
     @property
     def rank(self) -> int | None:
-        """Its dimension."""
+        """Exact rank of the features; None where it is not known."""
         return None if self.range is None else self.range.rank
 
     @cached_property
@@ -335,12 +340,12 @@ class _Spectra:
 
     @cached_property
     def on_range(self) -> _Spectrum:
-        """On the range of a singular Lambda."""
+        """Spectrum on the range of a singular Lambda."""
         return _Spectrum(self.moments, None, self.rank)
 
     @cached_property
     def equilibrated_on_range(self) -> _Spectrum:
-        """Both."""
+        """Spectrum of the features brought to one length, on the range of a singular Lambda."""
         return _Spectrum(self.moments, self._scale, self.rank)
 
 
@@ -370,24 +375,22 @@ def leave_one_out(
     AlphaChoice
         ``errors`` (m, N): mean squared error on each sequence of the layer fitted to all others;
         infinite where those do not determine its outputs there, or rounding cannot tell.
-        ``error_bounds`` (m, N): what rounding may have done to them. ``mean_errors`` (m,), the best
-        ``alpha``, and the ``moments`` of all data.
+        ``error_bounds`` (m, N): bounds on the effect of rounding on them. ``mean_errors`` (m,), the
+        best ``alpha``, and the ``moments`` of all data.
 
     Notes
     -----
-    One eigendecomposition, then p^2 multiplications a query. From moments alone, which cost less
-    and need no second pass, there is :func:`choose_alpha`.
+    The cost is one eigendecomposition, and then p^2 multiplications per query. With moments alone,
+    :func:`choose_alpha` costs less and needs no second pass.
 
     Examples
     --------
     >>> import numpy as np, linattn_fast as la
     >>> rng = np.random.default_rng(0)
-    >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
-    >>> Z = rng.standard_normal((60, 5, 3))
-    >>> y = truth(Z) + 5 * rng.standard_normal((60, 1))
-    >>> choice = la.leave_one_out(Z, y, [0.0, 1.0, 10.0, 100.0, 1e6])
-    >>> choice.errors.shape, choice.alpha
-    ((5, 60), 10.0)
+    >>> Z, noise = rng.standard_normal((60, 5, 3)), rng.standard_normal(60)
+    >>> choice = la.leave_one_out(Z, noise, [0.0, 1.0, 10.0, 100.0, 1e6])
+    >>> choice.errors.shape, choice.alpha  # noise alone is best predicted by nearly nothing
+    ((5, 60), 1000000.0)
     """
     positions, given = as_positions(positions), as_alphas(alphas)
     problem = as_problem(Z, y, offsets, sample_weight, positions, features, backend)
@@ -400,11 +403,11 @@ def leave_one_out(
     found, weights = [], []
     with problem.read() as parts, np.errstate(all="ignore"):
         short = spectra.range if any(each.on_range for each in chosen) else None
-        for chunk in (c for each in parts for c in _chunks(each, short)):
-            weights.append(chunk.weights * chunk.lengths)
-            at = {spectrum: spectrum.coordinates(chunk) for spectrum in set(chosen)}
+        for piece in (piece for each in parts for piece in _pieces(each, short)):
+            weights.append(piece.weights * piece.lengths)
+            at = {spectrum: spectrum.coordinates(piece) for spectrum in set(chosen)}
             pairs = zip(chosen, given, strict=True)
-            found.append([each.errors(chunk, at[each], float(alpha)) for each, alpha in pairs])
+            found.append([each.errors(piece, at[each], float(alpha)) for each, alpha in pairs])
     shares = np.concatenate(weights) / moments.required_weight()
     counted = shares > 0
     if counted.sum() < 2:

@@ -5,9 +5,9 @@ With Lambda = U diag(w) U' the second moment, b = mean w h y' (p, d_out) and g =
     C' = U diag(1 / (w + alpha)) g      coefficients
     sum_i w_i / (w_i + alpha)           degrees of freedom
 
-Lambda is decomposed as it is: equilibrated (:mod:`linattn_fast.linalg.factors`), alpha I would no longer be
-a multiple of the identity. So eigenvalues are known to the rounding level of the largest one, and
-where Lambda + alpha I is close to singular, the equilibrated matrix of that alpha is
+Lambda is decomposed without equilibration (:mod:`linattn_fast.linalg.factors`), which would turn
+alpha I into another diagonal matrix. So eigenvalues are known only to the rounding level of the
+largest one. Where Lambda + alpha I is close to singular, the equilibrated matrix of that alpha is
 factorised as well, which resolves tokens of very different units and finds the least norm.
 """
 
@@ -47,22 +47,21 @@ class RidgePath:
     """The best layer for each alpha. Made by :func:`ridge_path`."""
 
     alphas: Floats
-    """(m,), as given."""
+    """Ridges as given, (m,)."""
     coefficients: Floats = field(repr=False)
-    """(m, d_out, p)."""
+    """Coefficients for each alpha, (m, d_out, p)."""
     mean_squared_errors: Floats
-    """(m,): (1/W) sum w ||C h - y||^2 on the training data, without the ridge, of the coefficients
-    as they are."""
+    """Training errors (1/W) sum w ||C h - y||^2 of these coefficients, without the ridge, (m,)."""
     mean_squared_error_bounds: Floats
-    """(m,): what these may be off by, at most: they are differences of sums that may cancel
-    (``loss_error.py``)."""
+    """Bounds on the errors of ``mean_squared_errors``, (m,): these are differences of sums, which
+    may cancel."""
     degrees_of_freedom: Floats
-    """(m,): the trace of Lambda (Lambda + alpha I)^-1, p or the rank without a ridge."""
+    """The trace of Lambda (Lambda + alpha I)^-1, (m,); without a ridge it is the rank."""
     factorisations: int
-    """1, and one for each alpha at which Lambda + alpha I is close to singular."""
+    """Number of factorisations: 1, and one for each alpha with Lambda + alpha I near singular."""
     coefficient_errors: Floats
-    """(m,): bound on the relative error of the coefficients, to first order in rounding; NaN where
-    none is known."""
+    """Bounds on the relative errors of the coefficients, to first order in rounding, (m,); NaN
+    where none is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +69,18 @@ class AlphaChoice:
     """Errors on held-out data. Made by :func:`choose_alpha` and :func:`leave_one_out`."""
 
     alphas: Floats
-    """(m,), as given."""
+    """Ridges as given, (m,)."""
     errors: Floats
-    """(m, K): mean squared error on fold k, or sequence k, of the layer fitted to the others."""
+    """Mean squared error on fold k, or sequence k, of the layer fitted to the others, (m, K)."""
     mean_errors: Floats
-    """(m,): of all of them together, each with its weight."""
+    """Weighted mean of the errors over all folds or sequences, (m,)."""
     alpha: float
-    """The alpha of least mean error; the largest of several."""
+    """The alpha of least mean error; the largest one if there are several."""
     moments: Moments
-    """Of all data together, to be fitted with that alpha."""
+    """Moments of all data together, to be fitted with that alpha."""
     error_bounds: Floats = field(repr=False)
-    """(m, K): what rounding may have done to the errors, at most. With :func:`choose_alpha`, to the
-    errors of the coefficients that were computed."""
+    """Bounds on the effect of rounding on the errors, (m, K). With :func:`choose_alpha`, they hold
+    for the errors of the coefficients as computed."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,24 @@ class EigenBlock:
 
     features: npt.NDArray[np.intp]
     values: Floats
-    """w, (r,), ascending; below zero only by rounding, and then zero."""
+    """Eigenvalues w, (r,), ascending; those that rounding made negative are zero."""
     vectors: Floats
-    """U, (r, r)."""
+    """Eigenvectors U, (r, r)."""
     projected: Floats
-    """g, (r, d_out)."""
+    """The projection g = U'b, (r, d_out)."""
 
     def coefficients(self, alphas: Floats) -> Floats:
-        """C for each alpha, (m, d_out, r)."""
+        """Coefficients C for each alpha, (m, d_out, r)."""
         filtered = self.projected / (self.values[:, None] + alphas[:, None, None])  # (m, r, d_out)
         return np.asarray((self.vectors @ filtered).transpose(0, 2, 1))
 
     def degrees_of_freedom(self, alphas: Floats) -> Floats:
-        """sum_i w_i / (w_i + alpha), (m,)."""
+        """The sums of w_i / (w_i + alpha), (m,)."""
         return np.asarray((self.values / (self.values + alphas[:, None])).sum(axis=1))
 
 
 def as_alphas(alphas: object) -> Floats:
-    """Check ridges, (m,)."""
+    """Check an array of ridges, (m,)."""
     try:
         given = np.asarray(to_host(brought_over(alphas, "alphas")))
     except ValueError:  # rows of different lengths
@@ -124,7 +123,7 @@ def as_alphas(alphas: object) -> Floats:
 
 
 def _require_targets(moments: object, name: str) -> Moments:
-    """Check moments that something can be fitted to, and bring them home."""
+    """Check that these are moments with targets and weight, and bring them to the host."""
     if not isinstance(moments, Moments):
         raise TypeError(f"{name}: Moments are needed, got {type(moments).__name__}")
     if moments.d_out == 0:
@@ -139,7 +138,7 @@ def _require_targets(moments: object, name: str) -> Moments:
 def require_room(
     name: str, features: Features, d_out: int, positions: Positions, solutions: int
 ) -> None:
-    """Raise MemoryError when the decomposition and so many solutions are too large."""
+    """Raise MemoryError when the decomposition and that many solutions do not fit in memory."""
     estimate = estimate_memory(features.d, d_out, positions=positions, features=features)
     more = 8 * 3 * solutions * d_out * features.count  # filtered, rotated, collected
     what = f"{name}: d = {features.d} ({features.count} features), {solutions} alphas,"
@@ -149,7 +148,7 @@ def require_room(
 def decomposed(moments: MomentSums, scale: Floats | None = None) -> list[EigenBlock]:
     """Eigendecomposition of Lambda, block by block where queries never occur together.
 
-    With a ``scale``, (p,), of features times it.
+    With a ``scale``, (p,), features are multiplied by it first.
     """
     b = moments.cross() / moments.required_weight()
     blocks = []
@@ -184,8 +183,9 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
 
     Notes
     -----
-    As exact as ``moments.fit(alpha=...)`` with each alpha, which costs a factorisation a time, and
-    like it not refined on the data. Where Lambda + alpha I is close to singular it is that.
+    The path is as exact as ``moments.fit(alpha=...)`` with each alpha, which costs a factorisation
+    every time; neither is refined on the data. Where Lambda + alpha I is close to singular, the two
+    are the same.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def ridge_path(moments: Moments, alphas: object) -> RidgePath:
 
 
 def _on_its_own(moments: MomentSums, alpha: float) -> tuple[Floats, float, float]:
-    """C (d_out, p), degrees of freedom and error, from a factorisation for this alpha alone."""
+    """Coefficients (d_out, p), degrees of freedom and error bound by a factorisation of its own."""
     factor = factorise_moments(moments, alpha).factorisation
     C = factor.solve(moments.cross() / moments.required_weight()).T
     error = error_of_factorised(Solution(C, (), 0.0), factor, moments, alpha)
@@ -244,7 +244,7 @@ def _on_its_own(moments: MomentSums, alpha: float) -> tuple[Floats, float, float
 
 
 def _errors_of(moments: MomentSums, coefficients: Floats) -> Floats:
-    """(energy - 2 <C, cross> + C G C') / W for each C of (m, d_out, p), (m,)."""
+    """The errors (energy - 2 <C, cross> + C G C') / W for each C of (m, d_out, p), (m,)."""
     m, d_out, p = coefficients.shape
     x = coefficients.reshape(m * d_out, p).T
     # Summed over outputs: |C h - y|^2 = |y|^2 + <C, C G - 2 cross'>
@@ -257,7 +257,7 @@ def _errors_of(moments: MomentSums, coefficients: Floats) -> Floats:
 
 
 def _bounds_of(moments: MomentSums, coefficients: Floats) -> Floats:
-    """What these are off by, at most, (m,)."""
+    """Bounds on the rounding errors of :func:`_errors_of`, (m,)."""
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = np.array([loss_error(moments, C) for C in coefficients])
     return np.where(np.isfinite(bounds), bounds, np.inf)
@@ -285,16 +285,14 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
 
     Notes
     -----
-    An error is a difference of sums, which may cancel: ``error_bounds`` (m, K) say what that may
-    have cost.
+    An error is a difference of sums, which may cancel: ``error_bounds`` (m, K) bound the effect.
 
     Examples
     --------
     >>> import numpy as np, linattn_fast as la
     >>> rng = np.random.default_rng(0)
-    >>> truth = la.Heads(rng.standard_normal((1, 1, 3)), rng.standard_normal((1, 3, 3)))
-    >>> Z = rng.standard_normal((60, 5, 3))
-    >>> y = truth(Z) + 5 * rng.standard_normal((60, 1))
+    >>> V, Q, Z = (rng.standard_normal(shape) for shape in [(1, 1, 3), (1, 3, 3), (60, 5, 3)])
+    >>> y = la.Heads(V, Q)(Z) + 5 * rng.standard_normal((60, 1))
     >>> folds = [la.Moments(3, 1).update(Z[k::5], y[k::5]) for k in range(5)]
     >>> choice = la.choose_alpha(folds, [0.0, 1.0, 10.0, 100.0, 1e6])
     >>> choice.errors.shape, choice.alpha
@@ -310,7 +308,7 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
     everything = parts[0].merged(parts[1:])  # raises where the folds are of different kinds
     errors, bounds = np.empty((2, len(given), len(parts)))
     for k, fold in enumerate(parts):
-        # Added up and not taken away from the total, which would cancel where a fold is most of it
+        # Added up, not subtracted from the total, which would cancel if a fold is most of the data
         first, *others = parts[:k] + parts[k + 1 :]
         path = ridge_path(first.merged(others), given)
         errors[:, k] = _errors_of(fold, path.coefficients)
@@ -321,5 +319,5 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
 
 
 def best_alpha(alphas: Floats, errors: Floats) -> float:
-    """The alpha of least error; the largest of several."""
+    """The alpha of least error; the largest one if there are several."""
     return float(alphas[errors == errors.min()].max())

@@ -104,13 +104,13 @@ class Determined:
 
     def __init__(self, fit: Fit) -> None:
         certificate = fit.certificate
-        if certificate is None or certificate.source is None:
+        if certificate is None or certificate.determined is None:
             raise ValueError(
                 "fit: one with a certificate that still has its moments or data is needed; it was "
                 "made with certify=False, or loaded from a file"
             )
         self.features = fit.features
-        coverage = certificate.source.coverage
+        coverage = certificate.determined.coverage
         if isinstance(coverage, BlockCoverage):
             parts = [(each.columns, each.coverage) for each in coverage.blocks]
         else:

@@ -21,9 +21,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ...arrays.types import Floats
+from ...arrays.types import Floats, Numbers
 from ...data.non_finite import non_finite_error, underflow_error
-from ...data.prefixes import Numbers, Prefixes, distinct_rows, occurring_pairs
+from ...data.prefixes import Prefixes, distinct_rows, occurring_pairs
 from ...features.features import Features
 from ...features.samples import Samples
 from ...moments.factors import Group

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...arrays.types import Array, Floats
+from ...arrays.types import Array, Floats, Numbers
 from ...backend.interface import sizes_of
 from ...data.non_finite import may_underflow, non_finite_error
-from ...data.prefixes import Numbers
 from ...features.features import feature_count
 from ...features.samples import Samples
 from ...problem.in_memory import InMemory

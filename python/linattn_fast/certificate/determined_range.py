@@ -1,15 +1,17 @@
-"""Where a certificate finds the range of Lambda when it is asked about single inputs.
+"""The range of Lambda, which a certificate consults when it is asked about single inputs.
 
 There are three answers to "is the prediction at Z determined, and how far can it be off?":
 
-1. *Known exactly.* Lambda has full rank, proved, on the features that occur at all; or its rank is
-   the exact one of the data (:mod:`linattn_fast.exact.exact_rank`), as many directions as were kept.
-   Then an input is in the range or not, exactly, and its leverage has a bound.
-2. *The range alone.* The data has directions too weak for float64: an input counts as covered where
-   it is in the exact range, and no further out along those directions than a sample can be.
-   Leverages are unknown: infinite.
-3. *To rounding.* Of moments alone, or more data than can be examined, an input counts as covered
-   where it is in the numerical range to rounding. Leverages are unknown: infinite.
+1. *The range is known exactly, and leverages are bounded.* Lambda is proved to have full rank on
+   the features that occur at all; or the exact rank of the data
+   (:mod:`linattn_fast.exact.exact_rank`) equals the number of directions that were kept. Then an
+   input is in the range or not, exactly, and its leverage has a bound.
+2. *The range is known exactly, leverages are not.* The data has directions too weak for float64. An
+   input counts as covered where it is in the exact range, and no further out along those directions
+   than a sample can be. Leverages are unknown, and infinite.
+3. *The range is known up to rounding.* There are only moments, or more data than can be examined.
+   An input counts as covered where it is in the numerical range up to rounding. Leverages are
+   unknown, and infinite.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays.device import device_of, module_of, on_device, put
-from ..arrays.types import Array, Floats, Positions
+from ..arrays.types import Array, Floats, Mask, Positions
 from ..data.non_finite import may_underflow
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
@@ -49,51 +50,49 @@ from .leverage import (
 )
 
 _SHARP = 1e-7
-"""Excess of a bound from the Gram up to which the data need not be read for a sharper one."""
-Membership: TypeAlias = Callable[[Tokens, Positions], npt.NDArray[np.bool_]]
-"""Which queries are in a range, (rows,), exactly."""
+"""Relative excess of a bound from the Gram up to which no sharper one is sought in the data."""
 
 
-@dataclass(frozen=True)
-class KnownRange:
-    """A range that is known exactly, with a bound on leverages in it."""
+class BoundedRange(NamedTuple):
+    """An exact range with a bound on the leverages of inputs in it."""
 
     bound: LeverageBound
-    contains: Membership
+    contains: Callable[[Tokens, Positions], Mask]
+    """Which queries are in the range, (rows,), exactly."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """Moments, data or a factorisation, whichever is at hand; factorised when first asked."""
+class DeterminedRange:
+    """The range of Lambda, from whatever is at hand; factorised at the first question."""
 
     features: Features
     moments: MomentSums | None
     samples: Samples | None = None
     """The data, where it is at hand; not copied."""
     factor: SpectralFactor | None = None
-    """From the features themselves, where it was made already."""
+    """Factorisation from the features themselves, if a fit has made one already."""
     blocks: BlockCoverage | None = None
-    """Where the data was solved in blocks: the range of each."""
+    """The range of each block, where the data was solved in blocks."""
 
-    def get(self) -> Source:
-        """Bring it to the host."""
-        if self.blocks is not None:  # made there
+    def get(self) -> DeterminedRange:
+        """The same range with all its arrays on the host."""
+        if self.blocks is not None:  # always on the host
             return self
         moments = None if self.moments is None else self.moments.get()
         factor = None if self.factor is None else self.factor.get()
         samples = None if self.samples is None else self.samples.put(np.zeros(0))
-        return Source(self.features, moments, samples, factor)
+        return DeterminedRange(self.features, moments, samples, factor)
 
     @property
     def device(self) -> int | None:
         """The CUDA device of the moments or the data; None for the host."""
         return device_of(self.moments, None if self.samples is None else self.samples.tokens)
 
-    # ------------------------------------------------------------------------------ what is at hand
+    # ----------------------------------------------------------------------------------- the ranges
 
     @cached_property
     def coverage(self) -> Coverage | BlockCoverage:
-        """Factorise, once, where the moments or the data are."""
+        """The numerical range, factorised once on the device of the moments or the data."""
         if self.blocks is not None:
             return self.blocks
         with on_device(self.device):
@@ -118,16 +117,16 @@ class Source:
 
     @cached_property
     def exact(self) -> ModularRange | None:
-        """The exact range of the data, where that is at hand and not too much."""
+        """The exact range of the data; None where there is no data, or too much of it."""
         return None if self.samples is None else modular_range(self.samples)
 
     @cached_property
-    def known(self) -> KnownRange | None:
+    def bounded(self) -> BoundedRange | None:
         """The exact range with a bound on leverages; None where either is unknown."""
         with on_device(self.device):
-            return self._known()
+            return self._bounded()
 
-    def _known(self) -> KnownRange | None:
+    def _bounded(self) -> BoundedRange | None:
         occurring = self._occurring
         from_gram = None
         if self.moments is not None:
@@ -142,15 +141,15 @@ class Source:
                 samples.longest,
             )
             if from_data is not None and from_data.rank == occurring.count:
-                return KnownRange(from_data, occurring.are_all_of)
+                return BoundedRange(from_data, occurring.are_all_of)
             exact = None if from_data is None else self.exact
             if from_data is not None and exact is not None and exact.rank == from_data.rank:
-                return KnownRange(from_data, exact.contains)
-        return None if from_gram is None else KnownRange(from_gram, occurring.are_all_of)
+                return BoundedRange(from_data, exact.contains)
+        return None if from_gram is None else BoundedRange(from_gram, occurring.are_all_of)
 
     @property
     def _occurring(self) -> Occurring:
-        """Which features are not zero in every sample."""
+        """Features that are not zero in every sample."""
         if self.samples is not None:
             return Occurring.in_data(self.samples.tokens, self.samples.positions, self.features)
         assert self.moments is not None
@@ -165,21 +164,21 @@ class Source:
         assert isinstance(self.coverage, Coverage)
         return self.coverage
 
-    # ---------------------------------------------------------------------------- what is asked for
+    # ------------------------------------------------------------------------------------ questions
 
     def residuals(self, tokens: Tokens, positions: Positions) -> Floats:
-        """Distance of each query's features from the numerical range, relative: (rows,)."""
+        """Relative distance of each query's features from the numerical range, (rows,)."""
         return self.coverage.residuals(tokens, positions)
 
     def covered(self, tokens: Tokens, positions: Positions) -> Array:
         """Which queries are in the range, (rows,) of bool, by the three answers above."""
         if self.blocks is not None:
             return self.blocks.covered(tokens, positions)
-        if self.known is not None:
+        if self.bounded is not None:
             with on_device(self.device):
                 for _ in summands_of(self.features, tokens.put(self._place), positions):
                     pass  # features that are not finite are an error
-                inside: Array = put(self.known.contains(tokens, positions), like=self._place)
+                inside: Array = put(self.bounded.contains(tokens, positions), like=self._place)
             return inside
         exact = self.exact
         if exact is None:
@@ -199,23 +198,23 @@ class Source:
         return self.samples.total_weight / float(weights[weights > 0].min())
 
     def leverages(self, tokens: Tokens, positions: Positions) -> Floats:
-        """At least h' Lambda^+ h of each query, (rows,); infinite outside the range, or unknown."""
+        """Upper bounds on h' Lambda^+ h of each query, (rows,); infinite where none is known."""
         if self.blocks is not None:
             return self.blocks.leverages(tokens, positions)
-        known = self.known
+        bounded = self.bounded
         with on_device(self.device):
             at_home = tokens.put(self._place)
-            bound = None if known is None else known.bound
+            bound = None if bounded is None else bounded.bound
             leverages = leverages_of(bound, self.features, at_home, positions)
-            if known is None:
+            if bounded is None:
                 return leverages
-            inside = put(known.contains(tokens, positions), like=leverages)
+            inside = put(bounded.contains(tokens, positions), like=leverages)
             chosen: Floats = module_of(leverages).where(inside, leverages, np.inf)
         return chosen
 
     @property
     def _place(self) -> Array:
-        """Some array that is where the moments or the data are."""
+        """Some array on the device of the moments or the data."""
         if self.moments is not None:
             return self.moments.gram_diagonal()
         assert self.samples is not None
