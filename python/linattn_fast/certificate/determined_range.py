@@ -25,6 +25,7 @@ import numpy as np
 
 from ..arrays.device import device_of, module_of, on_device, put
 from ..arrays.types import Array, Floats, Mask, Positions
+from ..backend.choice import get_backend
 from ..data.non_finite import may_underflow
 from ..data.tokens import Tokens
 from ..exact.exact_rank import ModularRange, modular_range
@@ -36,6 +37,7 @@ from ..linalg.choosing import factorise
 from ..linalg.spectral import SpectralFactor
 from ..moments.factors import rounding_steps_of
 from ..moments.sums import MomentSums
+from ..solvers.costs import estimate_memory
 from ..system.machine import require_memory
 from .block_coverage import BlockCoverage
 from .coverage import Coverage, coverage_of_samples
@@ -83,6 +85,21 @@ class DeterminedRange:
         samples = None if self.samples is None else self.samples.put(np.zeros(0))
         return DeterminedRange(self.features, moments, samples, factor)
 
+    @cached_property
+    def sums(self) -> MomentSums | None:
+        """The moments of the data, summed at the first question where a fit did without them.
+
+        None for fewer samples than features, whose features themselves are decomposed.
+        """
+        samples = self.samples
+        if self.moments is not None or samples is None:
+            return self.moments
+        if samples.n_samples < self.features.count:
+            return None
+        needed = estimate_memory(self.features.d, 0, features=self.features)["cholesky"]
+        require_memory(needed, "certificate: the moments and the range of the data")
+        return MomentSums.over(samples, get_backend("auto", samples.tokens), "float64")
+
     @property
     def device(self) -> int | None:
         """The CUDA device of the moments or the data; None for the host."""
@@ -99,18 +116,18 @@ class DeterminedRange:
             return self._factorised()
 
     def _factorised(self) -> Coverage:
-        if self.moments is None:
+        if self.sums is None:
             assert self.samples is not None
             n, p = self.samples.n_samples, self.features.count
             require_memory(24 * n * p, f"certificate: the features of {n} samples and their range")
             return coverage_of_samples(self.samples)
-        diagonal = self.moments.gram_diagonal() / self.moments.required_weight()
+        diagonal = self.sums.gram_diagonal() / self.sums.required_weight()
         if self.factor is not None:
             return Coverage(self.factor, diagonal, self.features)
         made = factorise(
-            self.moments.second_moment,
-            steps=rounding_steps_of(self.moments),
-            sizes=self.moments.feature_sizes(),
+            self.sums.second_moment,
+            steps=rounding_steps_of(self.sums),
+            sizes=self.sums.feature_sizes(),
         )
         assert isinstance(made.factorisation, CholeskyFactor | SpectralFactor)
         return Coverage(made.factorisation, diagonal, self.features)
@@ -129,8 +146,8 @@ class DeterminedRange:
     def _bounded(self) -> BoundedRange | None:
         occurring = self._occurring
         from_gram = None
-        if self.moments is not None:
-            from_gram = bound_from_gram(self.moments, occurring.mask.reshape(-1))
+        if self.sums is not None:
+            from_gram = bound_from_gram(self.sums, occurring.mask.reshape(-1))
         sharp = from_gram is not None and from_gram.excess <= _SHARP
         samples = self.samples
         if samples is not None and not sharp and not may_underflow(samples.tokens).any():
@@ -152,8 +169,8 @@ class DeterminedRange:
         """Features that are not zero in every sample."""
         if self.samples is not None:
             return Occurring.in_data(self.samples.tokens, self.samples.positions, self.features)
-        assert self.moments is not None
-        moments = self.moments
+        assert self.sums is not None
+        moments = self.sums
         return Occurring.in_sums(
             moments.summand_sizes(), self.features, underflow=moments.accumulation.underflow
         )
@@ -215,7 +232,7 @@ class DeterminedRange:
     @property
     def _place(self) -> Array:
         """Some array on the device of the moments or the data."""
-        if self.moments is not None:
-            return self.moments.gram_diagonal()
+        if self.sums is not None:
+            return self.sums.gram_diagonal()
         assert self.samples is not None
         return self.samples.tokens.arrays[0]
