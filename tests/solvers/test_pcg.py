@@ -179,7 +179,7 @@ def test_without_the_search_for_null_directions_the_solution_would_be_longer(
     y = rng.standard_normal((len(Z), 3))
     least = np.linalg.norm(la.fit(Z, y, solver="pcg", heads=None).coefficients)
     monkeypatch.setattr(
-        "linattn_fast.solvers.conjugate_gradients.restarts.Solve.probe", lambda *_: False
+        "linattn_fast.solvers.conjugate_gradients.restarts.RestartedSolve.probe", lambda *_: False
     )
     other = la.fit(Z, y, solver="pcg", heads=None)
     assert "plain iterations" not in other.info.reason

@@ -40,8 +40,8 @@ class Totals:
     accumulation: Accumulation
     """How the Gram and the magnitudes were rounded."""
     magnitudes: Floats | None = None
-    """(n_pairs, n_queries): sum w S_jj S_kk z_l^2, beside a Gram of chosen features and with as many
-    roundings; None where all features take part, whose Gram has it."""
+    """(n_pairs, n_queries): sum w S_jj S_kk z_l^2, with as many roundings as the Gram of
+    chosen features; None where all features take part, whose Gram has it."""
     scalar_targets: bool = False
     """Whether all targets came without an axis of outputs."""
 

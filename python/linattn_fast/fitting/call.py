@@ -137,7 +137,8 @@ def fit(
     --------
     >>> import numpy as np, linattn_fast as la
     >>> rng = np.random.default_rng(0)
-    >>> truth = la.Heads(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4, 4)))
+    >>> V, Q = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4, 4))
+    >>> truth = la.Heads(V, Q)  # two heads, d = 4 coordinates, d_out = 3 outputs
     >>> Z = rng.standard_normal((400, 16, 4))
     >>> fit = la.fit(Z, truth(Z))
     >>> fit.certificate.verdict, bool(fit.heads.distance(truth) < 1e-9)

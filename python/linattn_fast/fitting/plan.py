@@ -1,7 +1,7 @@
 """The plan of a fit: which solver runs, why, in how many bytes, and what follows if it is not safe.
 
-The settings that a plan rests on are checked here, too. A plan is made once, before any work, and is a list of steps that are tried in order until one
-solves the problem. "auto" goes by these rules:
+A plan is made once, before any work, and is a list of steps that are tried in order until one
+solves the problem. The settings that it rests on are checked here, too. "auto" goes by these rules:
 
 - Queries that never occur together: blocks, where the whole would take longer.
 - Fewer samples than features: the dual, which gives the solution of least norm directly.
@@ -104,9 +104,8 @@ class Settings:
         if isinstance(self.certify, str) and self.certify != "sharp":
             raise ValueError(f"certify: must be True, False or 'sharp', got {self.certify!r}")
         if not isinstance(self.solver, str) or self.solver not in SOLVER_NAMES:
-            raise ValueError(
-                f"solver: must be one of {', '.join(SOLVER_NAMES)} or Pcg(tol=...), got {self.solver!r}"
-            )
+            names = ", ".join(SOLVER_NAMES)
+            raise ValueError(f"solver: must be one of {names} or Pcg(tol=...), got {self.solver!r}")
         object.__setattr__(self, "memory_limit", as_memory_limit(self.memory_limit))
 
 

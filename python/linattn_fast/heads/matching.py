@@ -42,7 +42,7 @@ class HeadMatch:
     """What remains after mixing: ||sum_h V_h (x) Q_h of a - that of b|| over that of a. 0 exactly
     when a mixing makes the heads equal."""
     distance: float
-    """Relative distance of the coefficients, in the Frobenius norm: 0 when the layers are the same."""
+    """Relative distance of the coefficients, in the Frobenius norm: 0 for layers that agree."""
 
     def __str__(self) -> str:
         return (

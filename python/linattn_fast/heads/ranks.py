@@ -161,7 +161,7 @@ def contract_pairs(C: Floats, x: Floats) -> Floats:
 
 
 def split_evenly(C: Floats, d: int) -> Floats:
-    """T (d_out, d, d, d) of coefficients (d_out, p), which gives half to (j,k) and half to (k,j)."""
+    """T (d_out, d, d, d) of coefficients (d_out, p), half of each for (j,k) and half for (k,j)."""
     return np.asarray(C.reshape(len(C), -1, d)[:, pair_table(d)] * _halves(d)[:, :, None])
 
 

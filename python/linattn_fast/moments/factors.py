@@ -256,7 +256,7 @@ def _explained(choice: ChosenFactor, blocks: Sequence[DiagonalBlock]) -> ChosenF
 def rounding_steps_of(moments: MomentSums) -> int:
     """Number of float64 roundings that are as bad as those that entries of the Gram went through.
 
-    A float32 rounding is 2^29 times a float64 one, and n of them, of random sign, add up to sqrt(n).
+    A float32 rounding is 2^29 times a float64 one, and n of random sign add up like sqrt(n).
     """
     wide, narrow = moments.rounding_steps, moments.accumulation.narrow
     return wide + int(2**29 * np.sqrt(narrow))

@@ -54,8 +54,8 @@ class Moments(MomentSums):
         Which features take part, :class:`Features`; None is all. Where the others are left out as
         zero in the data (:meth:`Features.active`), a batch that has any of them is an error.
     precision
-        "float64", or "mixed": float32 products within 256 samples, float64 totals (see docs/design.md for
-        its error).
+        "float64", or "mixed": float32 products within 256 samples, float64 totals (see
+        docs/design.md for its error).
     backend
         "auto", "cpu", "numpy" or "cuda". "auto" is "cuda" for batches on a CUDA device.
 
@@ -233,9 +233,9 @@ class Moments(MomentSums):
         Returns
         -------
         Moments
-            The moments of all of them together; ``a + b`` is ``a.merged([b])``. Features that are left out
-            count as zero in the data only if they do in each part; the precision is "mixed" if
-            that of any part is.
+            The moments of all of them together; ``a + b`` is ``a.merged([b])``. Features that are
+            left out count as zero in the data only if they do in each part; the precision is
+            "mixed" if any part is.
         """
         everything = [self, *others]
         for other in everything:

@@ -33,12 +33,7 @@ def located(where: str) -> Iterator[None]:
 
 
 def checked_batch(
-    batch: Batch,
-    positions: Positions,
-    features: Features | None = None,
-    *,
-    d: int | None = None,
-    d_out: int | None = None,
+    batch: Batch, positions: Positions, features: Features | None, d: int | None, d_out: int | None
 ) -> Samples:
     """Check a batch that was read, see :meth:`Samples.checked`; errors say which batch it was."""
     with located(batch.where):

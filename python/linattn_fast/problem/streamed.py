@@ -197,12 +197,12 @@ def streamed(
     backend: str,
     precision: Precision,
 ) -> Streamed | InMemory:
-    """Make the problem of a source, whose first batch tells d and d_out; in memory if it is small."""
+    """Make a problem of a source, whose first batch tells d and d_out; in memory if small."""
     batches = source.read()
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
-    some = checked_batch(first, positions)
+    some = checked_batch(first, positions, None, d=None, d_out=None)
     assert some.targets is not None
     warn_of_padding(some.tokens, positions)
     warn_of_layout(some.tokens, some.targets, positions)

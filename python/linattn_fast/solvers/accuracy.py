@@ -15,8 +15,8 @@ order (Wedin), |delta xi| is at most
     u kappa^2 (|xi| + |y|)                       from the Gram, whose entries err by u
     u (kappa (|xi| + |y|) + kappa^2 |r|)         from the data, whose features err by u
 
-and |delta C| <= max(D) |delta xi|. Where the rank is short, the shortest C also depends on the range
-of the data, which the same errors tilt; in the caller's units, a tilt counts by up to
+and |delta C| <= max(D) |delta xi|. Where the rank is short, the shortest C also depends on the
+range of the data, which the same errors tilt; in the caller's units, a tilt counts by up to
 (max D / min D)^2.
 
 Features that cancel err by u relative to their summands, so u counts as many times as these are

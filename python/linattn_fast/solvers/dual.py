@@ -64,7 +64,7 @@ class Kernel:
             raise non_finite_error(tokens)
 
     def in_units(self) -> tuple[Kernel, int, int]:
-        """Scale the parts by powers of two to sizes near one, so that no product over- or underflows.
+        """Scale the parts by powers of two to sizes near one: no product over- or underflows.
 
         They are returned with the exponents k of sqrt(w) h and j of sqrt(w).
         """

@@ -1,7 +1,7 @@
 """Batches on a CUDA device: taken where they are, or brought from the host while others compute.
 
-Host arrays are cut into pieces of some sequences each. Two slots, each of pinned host memory and of device
-memory, take turns:
+Host arrays are cut into pieces of some sequences each. Two slots, each of pinned host memory and of
+device memory, take turns:
 
     host     | pack 0 | pack 1 |     pack 2     |
     copying           | copy 0 | copy 1 | copy 2 |          a stream of its own

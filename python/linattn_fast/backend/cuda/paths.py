@@ -10,7 +10,7 @@ as well, so the kernels win. Other cards have a thirty-second or less of that ra
 emulate float64 on its faster units, where the user allows it, and reading from the cache costs
 little beside the arithmetic. No timing on a GPU has been taken.
 
-``LINATTN_CUDA_PATH`` forces one. With ``precision="mixed"``, products in float32, it is always cuBLAS.
+``LINATTN_CUDA_PATH`` forces one. For ``precision="mixed"``, products in float32, cuBLAS is taken.
 """
 
 from __future__ import annotations

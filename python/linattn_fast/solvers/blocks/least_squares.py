@@ -77,8 +77,8 @@ def solve_block(
     """Solve for the best coefficients of least norm, and bound their error.
 
     ``sizes``, (p,), are the mean squares that features of H'H are scaled by, and ``summands`` upper
-    bounds on those of their summands; both are its diagonal by default. Features are sums over up to
-    ``longest`` tokens.
+    bounds on those of their summands; both are its diagonal by default. A feature is a sum over up
+    to ``longest`` tokens.
     """
     wanted = Y.any(axis=0)  # outputs that are always zero have zero coefficients
     targets = Y[:, wanted]

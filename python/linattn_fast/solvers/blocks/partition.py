@@ -39,7 +39,7 @@ class QueryBlock:
     """Samples that query one group of coordinates."""
 
     queries: Group
-    """The group."""
+    """The group of coordinates."""
     rows: Numbers
     """Numbers of its samples, those of positive weight."""
 

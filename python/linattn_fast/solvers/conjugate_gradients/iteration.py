@@ -2,9 +2,9 @@
 
 Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v), those of
 :mod:`linattn_fast.solvers.conjugate_gradients.whitening`: that is K v = E'(G) with
-K = E' (Lambda + alpha I) E. Rows that have converged leave the passes. The coefficients of the iteration are those of Lanczos, whose Ritz
-values estimate the spectrum of K. Vectors are where the operator's results are; step sizes and
-residuals, one number a row, are on the host.
+K = E' (Lambda + alpha I) E. Rows that have converged leave the passes. The coefficients of the
+iteration are those of Lanczos, whose Ritz values estimate the spectrum of K. Vectors are where the
+operator's results are; step sizes and residuals, one number a row, are on the host.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
 _FLOOR = 1e-15
 """With a ridge: residual, relative to that of C = 0, below which there is nothing but rounding. It
-holds for condition numbers up to 1e4; beyond, it falls with their root, as coefficients err more."""
+holds for condition numbers up to 1e4; beyond, it falls with their root: coefficients err more."""
 _LARGEST_STEP = 0.5
 """Where Lambda is singular, corrections larger than this share of the solution are refused: what
 the residual of a solution of least norm justifies is small."""
