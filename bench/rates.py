@@ -1,4 +1,4 @@
-"""The rates that python/linattn_fast/solvers/costs.py assumes, measured on this machine, per thread.
+"""The rates that python/linattn_fast/solvers/costs.py assumes, measured here, per thread.
 
 .venv/bin/python bench/rates.py
 """

@@ -1,6 +1,7 @@
 """Fits by conjugate gradients: memory, certificate, progress, and when they are chosen."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -70,22 +71,40 @@ print((peak() - before) * 1024, info.bytes, la.estimate_memory(20, n_samples=20_
     assert used < estimated < gram / 2
 
 
-def test_the_certificate_is_an_estimate_and_says_so(rng, positions):
+def one_spike(rng, positions):
     Z = rng.standard_normal((900, 5, 5))  # 75 features: an iteration, not a dense matrix
     y = np.zeros(900 if positions == "last" else (900, 5))
     y[0] = 1.0
+    return Z, y
+
+
+def test_a_part_of_the_samples_proves_the_certificate(rng, positions):
+    Z, y = one_spike(rng, positions)
     certificate = la.fit(Z, y, positions=positions, solver="pcg", heads=None).certificate
-    proved = la.certify(Z, positions=positions)
+    sharp = la.certify(Z, positions=positions)
+    assert certificate.verdict == "identifiable"
+    assert re.search(r"of \d+ of the \d+ samples", certificate.evidence)
+    assert 0 < certificate.lower_bound < sharp.lower_bound
+    assert sharp.lower_bound <= certificate.lambda_min < 1.05 * sharp.lambda_min
+    assert certificate.condition == pytest.approx(sharp.condition, rel=0.1)
+    assert certificate.rank == 75
+    np.testing.assert_allclose(certificate.leverage(Z[:3]), sharp.leverage(Z[:3]), rtol=1e-6)
+    np.testing.assert_array_equal(certificate.covers(Z[:3], positions=positions), True)
+
+
+def test_the_certificate_of_a_stream_is_an_estimate_and_says_so(rng, positions):
+    Z, y = one_spike(rng, positions)
+    batches = [(Z[:400], y[:400]), (Z[400:], y[400:])]
+    certificate = la.fit(batches, positions=positions, solver="pcg", heads=None).certificate
+    sharp = la.certify(Z, positions=positions)
     assert certificate.verdict == "undecided"
     assert "estimated" in certificate.evidence
     assert "nothing is proved" in certificate.evidence
     assert certificate.lower_bound == 0
-    assert certificate.lambda_min == pytest.approx(proved.lambda_min, rel=1e-2)
-    assert certificate.lambda_min >= proved.lower_bound
-    assert certificate.condition == pytest.approx(proved.condition, rel=2e-2)
+    assert sharp.lower_bound <= certificate.lambda_min < 1.05 * sharp.lambda_min
+    assert certificate.condition == pytest.approx(sharp.condition, rel=0.1)
     assert certificate.rank is None  # no estimate from above tells it
     assert "rank unknown of 75" in str(certificate)
-    np.testing.assert_allclose(certificate.leverage(Z[:3]), proved.leverage(Z[:3]), rtol=1e-6)
 
 
 def test_counting_and_zero_features_still_decide(rng):

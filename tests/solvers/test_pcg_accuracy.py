@@ -204,7 +204,7 @@ def test_auto_factorises_where_conjugate_gradients_do_not_know_their_accuracy(rn
     asked = la.fit(Z, y, solver="pcg", **GIVEN)
     assert asked.info.coefficient_error is None
     assert "one of many" in asked.info.reason
-    fast = Costs(cholesky=2.0, dual=2.0, pcg=1.0)  # as if there were more features
+    fast = Costs(cholesky=2.0, dual=2.0, pcg=1.0, proof=0.0)  # as if there were more features
     monkeypatch.setattr("linattn_fast.fitting.plan.predict", lambda *_, **__: fast)
     fit = la.fit(Z, y, **GIVEN)
     assert fit.info.solver == "qr"

@@ -30,8 +30,8 @@ except ImportError as error:
         "in the project's folder (a C++17 compiler is all it needs)"
     )
 
-# Sizes of blocks of samples (csrc/common/block_sizes.hpp). Without the extension there are none, and
-# estimates of memory stay what they are with it.
+# Sizes of blocks of samples (csrc/common/block_sizes.hpp). Without the extension there are none,
+# and estimates of memory stay what they are with it.
 BLOCK_STRIDE: int = 264 if core is None else core.BLOCK_STRIDE
 """Numbers from one row of a block to the next."""
 SAMPLE_QUANTUM: int = 16 if core is None else core.SAMPLE_QUANTUM

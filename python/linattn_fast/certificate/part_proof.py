@@ -11,8 +11,8 @@ Two facts make a positive bound on lambda_min cheap:
 
        A = D (Ghat - lost diag(mhat)) D - (t + theta) I
 
-   only if G >= t D^-2, and so lambda_min(Lambda) >= t min(D^-2) / W. The factor L L' = A then serves
-   for lambda_min itself: it is the inverse that a few Lanczos steps need.
+   only if G >= t D^-2, and so lambda_min(Lambda) >= t min(D^-2) / W. The factor L L' = A then
+   serves for lambda_min itself: it preconditions a few steps of Davidson's method.
 
 The bound is below lambda_min by a factor of ten to some thousands; the certificate says so, and
 ``la.certify`` finds the sharp one.

@@ -22,6 +22,15 @@ _ENOUGH = 1e-3
 """Relative residual of a Ritz value at which the iteration stops."""
 
 
+def _outside(basis: list[Floats], x: Floats) -> Floats | None:
+    """What x has outside an orthonormal basis, of length one; None where that is nothing."""
+    for _ in range(2):  # twice is enough for rounding
+        for v in basis:
+            x = x - (v @ x) * v
+    size = float(np.linalg.norm(x))
+    return x / size if 0 < size < np.inf else None
+
+
 def smallest_ritz_value(
     times: Operator, precondition: Operator, start: Floats, *, steps: int
 ) -> tuple[float, Floats]:
@@ -30,14 +39,10 @@ def smallest_ritz_value(
     x = start
     value, vector = np.inf, start
     for _ in range(min(steps, len(start))):
-        for _ in range(2):  # twice is enough
-            for v in basis:
-                x = x - (v @ x) * v
-        size = float(np.linalg.norm(x))
-        if not 0 < size < np.inf:
+        if (v := _outside(basis, x)) is None:
             break
-        basis.append(x / size)
-        products.append(times(basis[-1]))
+        basis.append(v)
+        products.append(times(v))
         V, AV = np.stack(basis, axis=1), np.stack(products, axis=1)  # (p, k)
         values, small = eigh(V.T @ AV)
         value, vector = float(values[0]), V @ small[:, 0]
@@ -54,13 +59,8 @@ def largest_ritz_value(times: Operator, p: int, *, steps: int) -> float:
     basis = [x / np.linalg.norm(x)]
     products = [times(basis[0])]
     while len(basis) < min(steps, p):
-        x = products[-1]
-        for _ in range(2):
-            for v in basis:
-                x = x - (v @ x) * v
-        size = float(np.linalg.norm(x))
-        if not 0 < size < np.inf:
+        if (v := _outside(basis, products[-1])) is None:
             break
-        basis.append(x / size)
-        products.append(times(basis[-1]))
+        basis.append(v)
+        products.append(times(v))
     return float(eigvalsh(np.stack(basis) @ np.stack(products, axis=1))[-1])

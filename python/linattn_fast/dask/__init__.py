@@ -23,7 +23,7 @@ from ..backend.interface import Precision
 from ..data.tokens import as_positions
 from ..features.features import Features, as_features
 from ..fitting.call import fit_problem
-from ..fitting.plan import Settings
+from ..fitting.plan import SOLVERS, Settings
 from ..fitting.result import Fit
 from ..moments.moments import Moments
 from ..solvers.conjugate_gradients.pcg import Pcg
@@ -150,8 +150,10 @@ def fit(
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     cluster = Cluster(Z, y, sample_weight, asked)
-    if (refusal := cluster.refusal(settings.solver)) is not None:
-        raise ValueError(refusal)
+    if settings.solver != "auto":  # before any work on the cluster
+        refusal = cluster.refusal(settings.solver, SOLVERS[settings.solver].needs)
+        if refusal is not None:
+            raise ValueError(refusal)
     if persist:
         cluster.persist()
     return fit_problem(cluster, settings, progress)

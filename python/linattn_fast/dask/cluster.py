@@ -22,7 +22,7 @@ from ..data.tokens import require_positive
 from ..features.features import Features, as_features
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
-from ..problem.interface import Passes, ShowProgress
+from ..problem.interface import Needs, Passes, ShowProgress
 from ..problem.passes import SummedOperator
 from .parts import Part, PartSettings, PartSizes, merged_moments, merged_sizes, merged_sums
 
@@ -185,9 +185,9 @@ class Cluster:
         """See :attr:`Problem.scalar_targets`."""
         return self.sizes.scalar_targets
 
-    def refusal(self, solver: str) -> str | None:
+    def refusal(self, solver: str, needs: Needs) -> str | None:
         """See :meth:`Problem.refusal`: the data is never in one place."""
-        if solver not in ("dual", "qr", "blocks"):
+        if needs in ("moments", "passes"):
             return None
         return (
             f"solver: {solver!r} needs the data in one place; on a cluster, 'cholesky', 'eigh' or "

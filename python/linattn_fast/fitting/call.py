@@ -25,7 +25,6 @@ from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
 from ..heads.recovery import heads_of_fit
-from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory
@@ -37,7 +36,7 @@ from ..solvers.solved import Solved, Task
 from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
-from .plan import Resources, Settings, make_plan
+from .plan import Resources, Settings, Solver, make_plan
 from .result import Fit, FitInfo
 
 

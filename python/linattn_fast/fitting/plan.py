@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -32,9 +32,9 @@ from ..certificate.certifying import certify_factorised, certify_few
 from ..certificate.estimated import certify_passes
 from ..heads.given_number import require_every_feature
 from ..heads.recovery import METHODS
-from ..linalg.factors import SOLVER_NAMES, NotSafe, Solver
+from ..linalg.factors import NotSafe
 from ..problem.in_memory import InMemory
-from ..problem.interface import Problem
+from ..problem.interface import Needs, Problem
 from ..solvers import cholesky, dual, exact_part, orthogonal
 from ..solvers.blocks import solver as blocks
 from ..solvers.blocks.choice import blocks_worth_it
@@ -52,6 +52,10 @@ from ..solvers.costs import (
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
+
+Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
+SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
+"""Names that callers give: "auto", and one for each row of the table of solvers below."""
 
 # ---------------------------------------------------------------------- what is asked for
 
@@ -118,17 +122,19 @@ class Row:
 
     solve: Callable[[Task], Solved | NotSafe]
     """Runs the solver, as asked for."""
+    needs: Needs
+    """What it needs of the data."""
     certify: Callable[[Task, Solved], Certificate]
     """Makes the certificate of what the solver has solved."""
 
 
 SOLVERS = {
-    "cholesky": Row(cholesky.solve, certify_factorised),
-    "eigh": Row(cholesky.solve_by_eigenvectors, certify_factorised),
-    "qr": Row(orthogonal.solve, certify_factorised),
-    "dual": Row(dual.solve, certify_few),
-    "pcg": Row(conjugate_gradients.solve, certify_passes),
-    "blocks": Row(blocks.solve, certify_blocks),
+    "cholesky": Row(cholesky.solve, "moments", certify_factorised),
+    "eigh": Row(cholesky.solve_by_eigenvectors, "moments", certify_factorised),
+    "qr": Row(orthogonal.solve, "parts", certify_factorised),
+    "dual": Row(dual.solve, "samples", certify_few),
+    "pcg": Row(conjugate_gradients.solve, "passes", certify_passes),
+    "blocks": Row(blocks.solve, "samples on the host", certify_blocks),
 }
 """The solvers by the names that callers may ask for."""
 
@@ -215,8 +221,10 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
     MemoryError
         No solver fits, or not the one that was asked for; the message has what each would need.
     """
-    if (refusal := problem.refusal(settings.solver)) is not None:
-        raise ValueError(refusal)
+    if settings.solver != "auto":
+        refusal = problem.refusal(settings.solver, SOLVERS[settings.solver].needs)
+        if refusal is not None:
+            raise ValueError(refusal)
     fixed = isinstance(settings.heads, int)
     if fixed:
         require_every_feature(problem.features)
@@ -254,13 +262,13 @@ class _AutoRules:
             return Plan((self._cholesky(self.problem.note), _LEAST_NORM))
         if isinstance(self.settings.heads, int):
             return self._with_given_heads()
-        if isinstance(self.problem, InMemory):
-            return self._in_memory(self.problem)
+        if self.problem.samples is not None:
+            return self._in_memory(self.problem.gathered(None, 0))
         return self._elsewhere()
 
     def _with_given_heads(self) -> Plan:
         """The dual for few samples, else Cholesky: memory for the Gram is needed anyway."""
-        if self._few_samples() and self.problem.refusal("dual") is None:
+        if self._few_samples() and self.problem.refusal("dual", "samples") is None:
             return Plan((self._dual(),))
         return self._factorising("a number of heads needs the Gram in any case")
 
@@ -268,7 +276,7 @@ class _AutoRules:
         """Data in a stream or on a cluster: as few readings as memory allows."""
         problem = self.problem
         room = self._fits("dual", problem.bytes_to_gather)
-        if self._few_samples() and room and problem.refusal("dual") is None:
+        if self._few_samples() and room and problem.refusal("dual", "samples") is None:
             return Plan((self._dual(),))
         if self._fits("cholesky"):
             where = "data on a cluster" if problem.read is None else "a stream"

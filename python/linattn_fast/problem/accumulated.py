@@ -7,7 +7,7 @@ from ..backend.choice import get_backend
 from ..backend.interface import Precision
 from ..moments.moments import Moments
 from .in_memory import InMemory
-from .interface import Passes, ShowProgress
+from .interface import Needs, Passes, ShowProgress
 
 
 class Accumulated:
@@ -37,9 +37,9 @@ class Accumulated:
         self.n_columns = sums.n_samples  # never asked, since the sums are formed
         self.scalar_targets = sums.scalar_targets
 
-    def refusal(self, solver: str) -> str | None:
+    def refusal(self, solver: str, needs: Needs) -> str | None:
         """See :meth:`Problem.refusal`: moments allow what starts from the Gram."""
-        if solver not in ("dual", "qr", "pcg", "blocks"):
+        if needs == "moments":
             return None
         return f"solver: {solver!r} needs the data; from moments, 'cholesky' or 'eigh'"
 

@@ -18,7 +18,7 @@ from ..exact.modular_features import ModularData
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.sums import MomentSums
 from ..system.progress import Bar
-from .interface import Passes, ShowProgress
+from .interface import Needs, Passes, ShowProgress
 
 
 class InMemory:
@@ -59,10 +59,10 @@ class InMemory:
         _ = samples.total_weight  # raises where it overflows
         return cls(samples, engine, precision)
 
-    def refusal(self, solver: str) -> str | None:
-        """See :meth:`Problem.refusal`: data in memory allows every solver, blocks on the host."""
-        if solver == "blocks" and self.engine.on_device:
-            return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
+    def refusal(self, solver: str, needs: Needs) -> str | None:
+        """See :meth:`Problem.refusal`: data in memory allows every solver that works there."""
+        if needs == "samples on the host" and self.engine.on_device:
+            return f"solver: {solver!r} works on the host; bring the arrays home, or take 'auto'"
         return None
 
     def moments(self, progress: ShowProgress = False) -> MomentSums:

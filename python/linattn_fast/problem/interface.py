@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend, Precision
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 ShowProgress: TypeAlias = bool | Callable[[int, Any], object]
 """How a caller wants progress shown: not at all, by a bar, or by a function of (done, total)."""
+
+Needs: TypeAlias = Literal["moments", "passes", "parts", "samples", "samples on the host"]
+"""What a solver needs of the data: its moments; passes over it, wherever it is; readings of it
+here, part by part; all samples in one place; or these in the memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Problem(Protocol):
         """Bytes that gathering all samples takes beyond what is in memory, as far as is known."""
         ...
 
-    def refusal(self, solver: str) -> str | None:
+    def refusal(self, solver: str, needs: Needs) -> str | None:
         """Say why a solver cannot work on this data, and which ones can; None where it can."""
         ...
 

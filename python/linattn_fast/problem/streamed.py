@@ -26,7 +26,7 @@ from ..moments.moments import Moments
 from ..moments.streaming import accumulate, checked_batch
 from ..system.machine import require_memory
 from .in_memory import InMemory
-from .interface import Passes, ShowProgress
+from .interface import Needs, Passes, ShowProgress
 from .passes import SummedOperator
 
 
@@ -82,11 +82,11 @@ class Streamed:
             return ""
         return "a stream that is read once, so nothing is refined on the data"
 
-    def refusal(self, solver: str) -> str | None:
-        """See :meth:`Problem.refusal`: what can be read only once has moments, and can be held."""
-        if solver == "blocks" and self.engine.on_device:
-            return "solver: 'blocks' works on the host; bring the arrays home, or take 'auto'"
-        if self.source.rereadable or solver not in ("dual", "qr", "pcg"):
+    def refusal(self, solver: str, needs: Needs) -> str | None:
+        """See :meth:`Problem.refusal`: one reading is enough for moments and to gather samples."""
+        if needs == "samples on the host" and self.engine.on_device:
+            return f"solver: {solver!r} works on the host; bring the arrays home, or take 'auto'"
+        if self.source.rereadable or needs not in ("passes", "parts"):
             return None
         return (
             f"solver: {solver!r} reads the data again, and an iterator can be read only once; give "

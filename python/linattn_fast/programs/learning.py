@@ -14,8 +14,8 @@ import numpy as np
 from ..arrays.types import Floats
 from ..features.features import Features
 from ..fitting.call import fit
+from ..fitting.plan import Solver
 from ..fitting.result import Fit
-from ..linalg.factors import Solver
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.machine import same_bits
 from .language.program import Program

@@ -17,10 +17,9 @@ from ..certificate.certificate import Certificate
 from ..data.tokens import Tokens, as_positions, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit
-from ..fitting.plan import Settings
+from ..fitting.plan import SOLVERS, Settings, Solver
 from ..fitting.result import Fit, FitInfo
 from ..heads.heads import Heads
-from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..solvers.conjugate_gradients.pcg import Pcg
 from ..system.arguments import calling
@@ -187,7 +186,8 @@ class LinearAttentionRegressor(SequenceRegressor):
         """
         positions = as_positions(self.positions)
         solving = self._solving()
-        if Settings.of(**solving).solver in ("dual", "qr", "pcg", "blocks"):  # checks all of them
+        solver = Settings.of(**solving).solver  # checks all of them
+        if solver != "auto" and SOLVERS[solver].needs != "moments":
             raise ValueError(
                 f"solver: {self.solver!r} needs all data at once; partial_fit keeps moments, "
                 "which 'auto', 'cholesky' and 'eigh' solve"

@@ -183,6 +183,7 @@ def solve(task: Task) -> Solved:
     """Solve from the kernel of all samples, which are gathered in memory."""
     problem = task.problem
     gathered = problem.gathered(task.memory_limit, dual_bytes(problem))
+    task.problem = gathered  # what follows must not read a stream again
     n, needed = gathered.n_samples, dual_bytes(gathered)
     require_memory(needed, what_needs(problem.features, "dual"), task.memory_limit)
     if problem.engine.on_device:

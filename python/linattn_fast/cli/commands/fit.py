@@ -8,8 +8,8 @@ from typing import Any
 
 from ...backend.interface import PRECISIONS
 from ...fitting.call import fit
+from ...fitting.plan import SOLVER_NAMES
 from ...fitting.result import Fit
-from ...linalg.factors import SOLVER_NAMES
 from ...system import tables
 from ...system.machine import in_words
 from ..arguments import (

@@ -21,8 +21,9 @@ _SECONDS_A_BLOCK = 2e-3
 
 def in_words(cut: Partition) -> str:
     """The number of blocks in words, for ``info.reason``."""
-    n = len(cut.blocks)
-    return f"{n} block{'s' if n != 1 else ''} of queries that never occur together"
+    if len(cut.blocks) == 1:
+        return "one block, of queries that occur together"
+    return f"{len(cut.blocks)} blocks of queries that never occur together"
 
 
 def blocks_bytes(cut: Partition, d_out: int) -> int:

@@ -56,7 +56,9 @@ def solve(task: Task) -> Solved:
     gathered = problem.gathered(task.memory_limit, dual_bytes(problem))
     cut = partition(gathered.samples, forced=True)
     assert cut is not None
-    return solve_partition(task, gathered, cut)
+    solved = solve_partition(task, gathered, cut)
+    task.problem = gathered  # what follows must not read a stream again
+    return solved
 
 
 def solve_partition(task: Task, problem: InMemory, cut: Partition) -> Solved:
