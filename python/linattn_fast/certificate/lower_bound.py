@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +83,7 @@ def positive_factor(matrix: Floats) -> Floats | None:
 
 
 @gradual_underflow()
-def prove(moments: MomentSums, estimate: float) -> Proof:
+def prove(moments: MomentSums, estimate: float, fractions: Sequence[float] = _FRACTIONS) -> Proof:
     """Search for the largest bound that can be proved, starting from an estimate of lambda_min."""
     if moments.accumulation.underflow or not keeps_subnormals():
         return Proof(0.0, "products of the tokens underflow (or may), so errors are not bounded")
@@ -98,7 +99,7 @@ def prove(moments: MomentSums, estimate: float) -> Proof:
     # The factor covers the roundings of this line and of gamma. p counts all features, not those of
     # a block, since E need not be zero where Ghat is.
     lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
-    for fraction in _FRACTIONS:
+    for fraction in fractions:
         tau = fraction * estimate * moments.required_weight()
         # Ghat - gamma p diag(m) - tau I is positive when each of its diagonal blocks is.
         if all(_exceeds(moments_of(moments, group), tau, lost) for group in groups):

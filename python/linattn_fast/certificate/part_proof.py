@@ -15,7 +15,7 @@ Two facts make a positive bound on lambda_min cheap:
    serves for lambda_min itself: it preconditions a few steps of Davidson's method.
 
 The bound is below lambda_min by a factor of ten to some thousands; the certificate says so, and
-``la.certify`` finds the sharp one.
+``la.certify`` finds the sharp one. Of few features, where it costs next to nothing, a fit does too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from ..problem.interface import Problem
 from ..solvers.costs import PART
 from .certificate import Certificate
 from .determined_range import DeterminedRange
-from .lower_bound import positive_factor, rounded_down
+from .lower_bound import Proof, positive_factor, prove, rounded_down
 from .ritz import largest_ritz_value, smallest_ritz_value
 
 _SHIFTS = (2.0**-10, 2.0**-24)
 """Shifts t that are tried, in units in which every feature has length one."""
 _DENSE_UP_TO = 96
 """Features up to which all eigenvalues cost less than an iteration."""
+_SHARP_UP_TO = 512
+"""Features up to which a second factorisation, for a sharp bound, costs next to nothing."""
 STEPS = 16
 """Products that lambda_min is estimated with, at most."""
 
@@ -151,33 +153,40 @@ def quick_certificate(
     estimate
         Extreme eigenvalues of Lambda, where they are known; else the factorisation estimates them.
     """
-    samples = problem.samples
+    samples, p = problem.samples, problem.features.count
     if moments is not None:
         n, weight = moments.n_samples, moments.required_weight()
-        noise_samples = weight / moments.accumulation.largest_weight
-        proof = prove_positive(moments.get(), weight, n)
+        noise_samples, home = weight / moments.accumulation.largest_weight, moments.get()
+        proof = prove_positive(home, weight, n)
     elif samples is None or problem.engine.on_device:
         return None
     else:
-        n, noise_samples = samples.n_samples, samples.noise_samples
+        n, noise_samples, home = samples.n_samples, samples.noise_samples, None
         proof = prove_on_part(samples, problem.engine)
     if proof is None:
         return None
     smallest, largest = proof.extreme_eigenvalues() if estimate is None else estimate
-    smallest, p = max(smallest, proof.bound), problem.features.count
     part = "all" if proof.moments.n_samples == n else f"{proof.moments.n_samples} of the"
+    proved = Proof(
+        proof.bound,
+        f"one Cholesky factorisation, of {part} {n} samples; la.certify proves a bound that is "
+        "close to lambda_min",
+    )
+    if home is not None and p <= _SHARP_UP_TO:
+        sharp = prove(home, smallest, (0.999, 0.99, 0.9))
+        proved = sharp if sharp.bound > proved.bound else proved
+    smallest = max(smallest, proved.bound)
     return Certificate(
         lambda_min=smallest,
         condition=largest / smallest,
-        lower_bound=proof.bound,
+        lower_bound=proved.bound,
         verdict="identifiable",
         rank=p,
         dimension=p,
         n_samples=n,
         evidence=(
-            f"proved: lambda_min of the exact second moment is at least {proof.bound:.4g} (one "
-            f"Cholesky factorisation, of {part} {n} samples); lambda_min itself is estimated, and "
-            "la.certify proves a bound close to it"
+            f"proved: lambda_min of the exact second moment is at least {proved.bound:.4g} "
+            f"({proved.reason})"
         ),
         features=problem.features,
         positions=problem.positions,
