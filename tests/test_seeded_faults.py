@@ -18,8 +18,9 @@ from moments import test_checkpoint
 from linattn_fast.backend import cpu
 from linattn_fast.certificate import leverage, lower_bound
 from linattn_fast.exact.exact_rank import ModularRange
-from linattn_fast.moments import checkpoint, moments, sums
+from linattn_fast.moments import checkpoint, moments
 from linattn_fast.moments.digests import BatchDigest
+from linattn_fast.moments.sums import MomentSums
 from linattn_fast.solvers import cholesky
 from linattn_fast.solvers import dual as few_samples
 from linattn_fast.solvers.blocks import solver as block_fit
@@ -96,7 +97,7 @@ def test_rounding_of_the_gram_that_a_proof_does_not_count(monkeypatch):
     name = "test_an_estimate_that_is_nothing_but_rounding_of_the_gram_is_not_proved"
     test = getattr(test_lower_bound, name)
     assert not caught(test, np.random.default_rng(20241010))
-    monkeypatch.setattr(sums.MomentSums, "relative_errors", lambda _: (0.0, 0.0))
+    monkeypatch.setattr(MomentSums, "relative_errors", lambda _: (0.0, 0.0))
     assert caught(test, np.random.default_rng(20241010))
 
 

@@ -37,8 +37,14 @@ def test_tokens_moments_and_fits_have_the_same_certificate(rng):
     from_tokens = la.certify(Z)
     assert la.certify(la.Moments(3, 0).update(Z)) == from_tokens
     assert la.certify(la.Moments(3, 1).update(Z, y)) == from_tokens
-    assert la.fit(Z, y).certificate == from_tokens
-    assert la.fit(Z, y, alpha=5.0).certificate == from_tokens  # ridge plays no part
+    assert la.fit(Z, y, certify="sharp").certificate == from_tokens
+    with_ridge = la.fit(Z, y, alpha=5.0, certify="sharp").certificate  # which plays no part
+    assert with_ridge == from_tokens
+    for alpha in (0.0, 5.0):  # by default, with the same verdict for less
+        found = la.fit(Z, y, alpha=alpha).certificate
+        assert found.verdict == from_tokens.verdict
+        assert found.lambda_min == pytest.approx(from_tokens.lambda_min, rel=1e-9)
+        assert 0 < found.lower_bound <= from_tokens.lambda_min
     assert la.fit(Z, y, certify=False).certificate is None
     with pytest.raises(ValueError, match="moments carry their own data"):
         la.certify(la.Moments(3, 0).update(Z), sample_weight=np.ones(100))
