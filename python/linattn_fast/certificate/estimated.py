@@ -68,7 +68,7 @@ def _extreme_eigenvalues(operator: NormalOperator, whitening: Whitening) -> tupl
 def _may_prove(task: Task, problem: Problem) -> bool:
     """Whether a proof on a part of the samples, which needs a p x p matrix, is affordable."""
     n, columns, features = problem.n_samples, problem.n_columns, problem.features
-    if problem.samples is None or problem.engine.on_device or n is None or columns is None:
+    if problem.samples is None or n is None or columns is None:
         return False
     memory = usable_memory() if task.memory_limit is None else task.memory_limit
     if bytes_of(problem)["cholesky"] > memory:
