@@ -27,8 +27,6 @@ class Task:
     """Accuracy at which conjugate gradients may stop; None goes on to rounding."""
     certify: bool = True
     """Whether a certificate follows, so that what it needs is kept."""
-    recover: bool = True
-    """Whether heads follow, which take coefficients of all features."""
     memory_limit: int | None = None
     """Bytes that may be used beside the data; None for the machine's memory."""
     progress: Report = False
