@@ -137,7 +137,7 @@ def test_other_names_stay_unknown(data):
     assert not hasattr(fit, "__array__")
 
 
-# ------------------------------------------------------------------------- copies, pickles and files
+# ------------------------------------------------------------------------ copies, pickles and files
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -288,7 +288,7 @@ def test_too_few_samples_for_many_coordinates_do_not_start_a_search(rng, monkeyp
     """They are interpolated, so that no error tells; one attempt is more than may be spent."""
     monkeypatch.setattr("linattn_fast.heads.search.Search.attempt", None)
     Z = rng.standard_normal((100, 8, 32))
-    with pytest.warns(la.FewSamplesWarning if hasattr(la, "FewSamplesWarning") else UserWarning):
+    with pytest.warns(la.InterpolationWarning):
         fit = la.fit(Z, rng.standard_normal(100), certify=False)
     assert fit.heads.recovery.method == "svd"
     assert "one attempt takes" in fit.heads.recovery.reason

@@ -38,9 +38,7 @@ def test_the_iteration_finds_the_span_of_the_dense_way(rng, monkeypatch, d, d_ou
     M, x = at_points(plant(rng, d, H, d_out).coefficients(), d, H, side)
     found, dimension = span.iterated_span(bases(M, H), x)
     assert dimension == H
-    np.testing.assert_allclose(
-        found.reshape(H, -1) @ found.reshape(H, -1).T, np.eye(H), atol=1e-12
-    )
+    np.testing.assert_allclose(found.reshape(H, -1) @ found.reshape(H, -1).T, np.eye(H), atol=1e-12)
     # Both are in the null space to rounding, and what is beside it has eigenvalues near 0.1
     assert angle(found, span.dense_span(M, x, H)) <= 1e-9
 
@@ -56,9 +54,7 @@ def test_one_output_of_64_coordinates_against_the_dense_way(rng):
     assert min(np.linalg.norm(found[0] - Q), np.linalg.norm(found[0] + Q)) <= 1e-9
 
 
-@pytest.mark.parametrize(
-    ("d", "d_out", "H"), [(64, 1, 1), (64, 3, 3), (36, 36, 4), (40, 30, 12)]
-)
+@pytest.mark.parametrize(("d", "d_out", "H"), [(64, 1, 1), (64, 3, 3), (36, 36, 4), (40, 30, 12)])
 def test_heads_of_large_layers_are_found_without_the_matrix(rng, monkeypatch, d, d_out, H):
     monkeypatch.setattr(span, "dense_span", None)
     C = plant(rng, d, H, d_out).coefficients()

@@ -24,8 +24,8 @@ from .recovery import Wanted, heads_of
 
 NOT_YET = "not asked for yet: fit.heads finds them"
 """What a report has in the place of heads that nobody has asked for."""
-_COPIES = 3
-"""Copies of the coefficients of all features that finding heads takes at least."""
+_COPIES = 6
+"""Copies of the coefficients of all features that finding heads takes, at the least."""
 
 
 class PendingHeads:
