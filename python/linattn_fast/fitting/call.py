@@ -40,7 +40,7 @@ from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, Settings, make_plan
-from .result import Fit, FitInfo, heads_in_words
+from .result import Fit, FitInfo, find_heads_later, heads_in_words
 
 
 @same_bits
@@ -283,11 +283,10 @@ def _assembled(
     )
     if isinstance(settings.heads, str):
         wanted = Wanted.of_fit(settings.heads, problem.features.d, solved, task.alpha)
-        found.find_heads_later(
-            PendingHeads(
-                coefficients, problem.features, wanted, settings.memory_limit, task.progress
-            )
+        pending = PendingHeads(
+            coefficients, problem.features, wanted, settings.memory_limit, task.progress
         )
+        find_heads_later(found, pending)
     return found
 
 

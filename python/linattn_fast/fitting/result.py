@@ -160,12 +160,6 @@ class Fit:
             vars(self).update(info=info, heads=heads)
             return heads
 
-    def find_heads_later(self, pending: PendingHeads) -> None:
-        """Leave the heads of a new fit to be found on first access."""
-        state = vars(self)  # past the guard of a frozen class
-        state.update(_pending=pending, info=replace(self.info, heads=NOT_YET))
-        del state["heads"]
-
     def _changed(self, **changes: Any) -> Fit:
         """The same layer with other attributes; heads that are not found yet are found once."""
         other = copy(self)
@@ -397,6 +391,13 @@ class Fit:
             if spectrum is not None:
                 arrays["spectrum"] = spectrum
         storage.write(path, "fit", _FILE_VERSION, meta, arrays)
+
+
+def find_heads_later(fit: Fit, pending: PendingHeads) -> None:
+    """Leave the heads of a new fit to be found on first access."""
+    state = vars(fit)  # past the guard of a frozen class
+    state.update(_pending=pending, info=replace(fit.info, heads=NOT_YET))
+    del state["heads"]
 
 
 def _recovery(meta: dict[str, Any] | None) -> Recovery | None:

@@ -128,8 +128,8 @@ class Wanted:
     flops: float | None = None
     """Flops of a search; None for :data:`linattn_fast.heads.search.FLOPS`."""
     noise: str = ""
-    """Why only as many heads as arbitrary coefficients have are expected; then nothing is searched
-    for, and heads are those that ranks give, or the SVD's."""
+    """Why only as many heads as arbitrary coefficients have are expected. Nothing is searched for
+    then, but for a few hundred coefficients: heads are those that ranks give, or the SVD's."""
 
     @classmethod
     def of_fit(cls, method: str, d: int, solved: Solved, alpha: float) -> Wanted:
@@ -215,7 +215,7 @@ def _searched(search: Search, wanted: Wanted, likely: bool) -> _Found:
         best = _polished(ranks, search.found[number], search.budget)
         return _reported(ranks, "minimal", best, search.why(number), search.found)
 
-    tried = not wanted.noise and search.affords(ranks.least)
+    tried = search.affords(ranks.least) and (not wanted.noise or search.may_fit_anything)
     if likely and tried and search.attempt(ranks.least):
         return enough(ranks.least)
     complete = search.svd_count

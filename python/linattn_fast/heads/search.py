@@ -11,8 +11,8 @@
 4. Coefficients with noise need as many heads as arbitrary ones. Where a gap in the ranks shows that
    a few heads stand out, the search is cut short and says how many, and what they leave.
 5. It ends when a fixed number of flops is spent, and does not begin where these are too few for a
-   single attempt, or where the coefficients are known to have noise. By counting, the coefficients
-   that fewer heads can have are a set of measure zero then (:func:`heads_by_counting`).
+   single attempt, or where many coefficients are known to have noise: those that fewer heads than
+   :func:`heads_by_counting` can have are a set of measure zero.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ class Search:
     def _density(self, H: int) -> float:
         """Free entries of H heads, relative to the coefficients."""
         return free_entries(H, self.d, len(self.C)) / self.C.size
+
+    @property
+    def may_fit_anything(self) -> bool:
+        """Whether arbitrary coefficients have fewer heads than the SVD, and few enough to find."""
+        return self.quick and self.generic < min(len(self.C) * self.d, self.d**2)
 
     def affords(self, H: int) -> bool:
         """Whether the budget is enough for an attempt at H heads."""
@@ -275,7 +280,8 @@ class Search:
         )
         count = self.ranks.before_gap()
         if count is not None and count < self.least:
-            text += f"; a gap in the ranks may mean {count} heads and noise: ask for that many"
+            stand_out = f"{count} head" + ("s" if count > 1 else "")
+            text += f"; a gap in the ranks may mean {stand_out} and noise: ask for that many"
         return text
 
     def random_start(self, H: int, seed: int) -> tuple[Floats, Floats]:
