@@ -205,7 +205,7 @@ class Fit:
             state["certificate"] = self.certificate.get()
         pending: PendingHeads | None = vars(self).get("_pending")
         if pending is not None:
-            state["_pending"] = pending.on_host(state["coefficients"])
+            state["_pending"] = pending.put(state["coefficients"])
         heads: Heads | None = vars(self).get("heads")
         if heads is not None:
             state["heads"] = heads.get()

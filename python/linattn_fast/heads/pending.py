@@ -61,6 +61,7 @@ class PendingHeads:
         self._coefficients, self._features, self._wanted = coefficients, features, wanted
         self._memory_limit, self._progress = memory_limit, progress
         self._found: tuple[Heads, float] | None = None
+        self._elsewhere: PendingHeads | None = None
         self._start()
 
     def _start(self) -> None:
@@ -72,15 +73,21 @@ class PendingHeads:
             if self._searching:  # in this very thread, as the lock is its own
                 raise RuntimeError("heads: asked for by the progress of their own search")
             if self._found is None:
-                self._searching = True
-                try:
-                    began = time.perf_counter()
-                    heads = self._search()
-                    # One assignment: an interrupt finds the old state or the new one
-                    self._found = heads, time.perf_counter() - began
+                try:  # one assignment: an interrupt finds the old state or the new one
+                    self._searching = True
+                    self._found = self._timed_search()
                 finally:
                     self._searching = False
+                self._progress, self._elsewhere = False, None  # not to be kept alive any longer
             return self._found
+
+    def _timed_search(self) -> tuple[Heads, float]:
+        if self._elsewhere is not None:
+            heads, spent = self._elsewhere.find()
+            return heads.put(self._coefficients), spent
+        began = time.perf_counter()
+        heads = self._search()
+        return heads, time.perf_counter() - began
 
     @same_bits
     def _search(self) -> Heads:
@@ -93,19 +100,17 @@ class PendingHeads:
             C = self._features.expand(to_host(self._coefficients))
             return heads_of(C, d, self._wanted, report).put(self._coefficients)
 
-    def on_host(self, coefficients: Floats) -> PendingHeads:
-        """The same heads for coefficients that were brought to the host."""
-        there = PendingHeads(
-            coefficients, self._features, self._wanted, self._memory_limit, self._progress
-        )
-        if (found := self._found) is not None:
-            there._found = found[0].get(), found[1]
+    def put(self, coefficients: Floats) -> PendingHeads:
+        """The same heads, found once for both, where the same coefficients have been put."""
+        there = PendingHeads(coefficients, self._features, self._wanted, self._memory_limit)
+        there._elsewhere = self
         return there
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but locks and the caller's own function, which belong to this process."""
         names = ("_coefficients", "_features", "_wanted", "_memory_limit", "_found")
-        return {"_progress": False} | {name: getattr(self, name) for name in names}
+        alone: dict[str, Any] = {"_progress": False, "_elsewhere": None}
+        return alone | {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
