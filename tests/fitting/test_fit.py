@@ -253,7 +253,10 @@ def test_the_solver_can_be_chosen(rng):
 
 def test_info_tells_how_the_fit_went(rng):
     Z, y = rng.standard_normal((90, 5, 3)), rng.standard_normal(90)
-    info = la.fit(Z, y).info
+    fit = la.fit(Z, y)
+    assert set(fit.info.seconds) == {"moments", "solve", "refine", "certify"}
+    assert fit.heads is not None
+    info = fit.info
     assert info.solver == "cholesky"
     assert info.n_samples == 90
     assert info.dimension == 18

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linattn_fast as la
-from linattn_fast.heads import bilinear, ranks, recovery
+from linattn_fast.heads import bilinear, pending, ranks, recovery
 from linattn_fast.heads import search as head_search
 
 PLANTED = [
@@ -175,8 +175,8 @@ def test_a_search_ends_with_its_budget(rng, monkeypatch):
     spent = []
 
     class Counted(bilinear.Budget):
-        def __init__(self, flops):
-            super().__init__(flops)
+        def __init__(self, *given):
+            super().__init__(*given)
             spent.append(self)
 
     monkeypatch.setattr(recovery, "FLOPS", 5e8)
@@ -270,20 +270,34 @@ def test_fewer_heads_than_the_svd_has_are_tried_from_more_starts(monkeypatch):
     assert len(la.recover_heads(C, 4)) == 3
 
 
-def test_noisy_targets_do_not_start_a_long_search(rng, monkeypatch):
-    budgets = []
-    original = recovery.heads_of
+def wishes(monkeypatch):
+    """What is wanted of every search from here on."""
+    seen = []
+    original = pending.heads_of
 
-    def watched(C, d, method, max_heads, tol, flops):
-        budgets.append(flops)
-        return original(C, d, method, max_heads, tol, flops)
+    def watched(C, d, wanted, report):
+        seen.append(wanted)
+        return original(C, d, wanted, report)
 
-    monkeypatch.setattr(recovery, "heads_of", watched)
+    monkeypatch.setattr(pending, "heads_of", watched)
+    return seen
+
+
+def test_only_targets_that_a_layer_may_have_made_start_a_long_search(rng, monkeypatch):
+    seen = wishes(monkeypatch)
     truth, Z = plant(rng, 3, 1, 1), rng.standard_normal((100, 5, 3))
-    la.fit(Z, truth(Z))
-    la.fit(Z, truth(Z) + rng.standard_normal((100, 1)))
-    la.fit(Z, truth(Z), alpha=0.1)
-    assert budgets == [recovery.FLOPS, recovery.FLOPS_IF_INEXACT, recovery.FLOPS_IF_INEXACT]
+    noise = rng.standard_normal((100, 1))
+    fits = [
+        la.fit(Z, truth(Z)),
+        la.fit(Z, truth(Z), alpha=1e-12),
+        la.fit(Z[:15], truth(Z[:15])),  # fewer samples than the 18 features
+        la.fit(Z, truth(Z) + 1e-4 * noise),
+        la.fit(Z, truth(Z), alpha=0.1),
+    ]
+    assert all(fit.heads is not None for fit in fits)
+    doubtful = recovery.FLOPS_IF_DOUBTFUL
+    assert [each.flops for each in seen] == [None, *[doubtful] * 4]
+    assert [bool(each.noise) for each in seen] == [False, False, False, True, True]
 
 
 def test_neither_search_nor_svd_is_needed_where_ranks_give_the_heads(rng, monkeypatch):

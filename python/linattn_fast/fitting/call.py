@@ -24,7 +24,9 @@ from ..data.sources import as_source
 from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
-from ..heads.recovery import heads_of_fit
+from ..heads.given_number import best_layer
+from ..heads.pending import PendingHeads
+from ..heads.recovery import Wanted
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory
@@ -37,7 +39,7 @@ from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, Settings, Solver, make_plan
-from .result import Fit, FitInfo
+from .result import Fit, FitInfo, find_heads_later, heads_in_words
 
 
 @same_bits
@@ -85,10 +87,11 @@ def fit(
     features
         Which features take part, :class:`Features`; None is all. Heads get zeros elsewhere.
     heads
-        "minimal" recovers as few heads as reproduce C, "svd" those of the SVD (see
-        :func:`recover_heads`), None does not. A number H asks for the best layer that at most H
-        heads can compute, found from the moments; ``coefficients`` and ``predict`` are then those
-        of the heads, and ``heads.recovery`` has their training objective beside the convex optimum.
+        What ``fit.heads`` is. "minimal": as few heads as reproduce C; "svd": those of the SVD (see
+        :func:`recover_heads`). Both are found when ``fit.heads`` is first asked for. None: none.
+        A number H asks for the best layer that at most H heads can compute, found from the moments
+        at once; ``coefficients`` and ``predict`` are then those of the heads, and
+        ``heads.recovery`` has their training objective beside the convex optimum.
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
@@ -116,8 +119,10 @@ def fit(
         that is not enough, before any work. "pcg" keeps samples between passes where it allows.
     progress
         True shows a bar; a function is called with the sequences done and their number, or with the
-        iterations of "pcg" done and their predicted number. An exception that stops "pcg", such as
-        KeyboardInterrupt, has an attribute ``iterate``: the coefficients found so far.
+        iterations of "pcg" done and their predicted number, and again in the search for heads,
+        when they are asked for, with the per cent of its flops that are spent, and 100. An
+        exception that stops "pcg", such as KeyboardInterrupt, has an attribute ``iterate``: the
+        coefficients found so far.
 
     Returns
     -------
@@ -209,7 +214,7 @@ def fit_moments(
 
 
 def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = False) -> Fit:
-    """Plan, solve, certify and recover heads, as every fit does, wherever its data is."""
+    """Plan, solve and certify, as every fit does, wherever its data is; heads follow on demand."""
     resources = Resources.of(problem, settings.memory_limit)
     plan = make_plan(problem, settings, resources)
     task = Task(
@@ -218,7 +223,6 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
         tol=settings.tol,
         certify=bool(settings.certify),
         sharp=settings.certify == "sharp",
-        recover=settings.heads is not None,
         memory_limit=resources.limit,
         progress=progress,
     )
@@ -242,23 +246,15 @@ def _assembled(
     certificate: Certificate | None,
     settings: Settings,
 ) -> Fit:
-    """Recover the heads, and put the result together."""
+    """Put everything together; heads follow when they are asked for, but for a number of them."""
     problem, solution, heads = task.problem, solved.solution, None
     place = solution.coefficients
-    fixed = isinstance(settings.heads, int)
-    if settings.heads is not None:
-        moments = accumulated(task).get() if fixed else None
-        with task.stages.timed("heads"):  # a search on the host, wherever the coefficients are
-            solution, heads = heads_of_fit(
-                replace(solution, coefficients=to_host(place)),
-                settings.heads,
-                problem.features,
-                condition=solved.condition,
-                alpha=task.alpha,
-                mean_squared_target=solved.mean_squared_target,
-                moments=moments,
-            )
-            heads = heads.put(place)
+    if isinstance(settings.heads, int):  # the layer itself is another one, and from moments
+        moments = accumulated(task).get()
+        with task.stages.timed("heads"):  # on the host, wherever the coefficients are
+            home = replace(solution, coefficients=to_host(place))
+            solution, few = best_layer(settings.heads, moments, task.alpha, home)
+            heads = few.put(place)
     coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
     info = FitInfo(
         solver=solved.solver,
@@ -276,10 +272,10 @@ def _assembled(
         seconds=dict(task.stages),
         bytes=planned_bytes if solved.bytes is None else solved.bytes,
         # The coefficients of a number of heads are others than those that were solved for
-        coefficient_error=None if fixed else solved.coefficient_error,
-        heads="" if heads is None else f"{len(heads)}, {heads.recovery}",
+        coefficient_error=solved.coefficient_error if heads is None else None,
+        heads="" if heads is None else heads_in_words(heads),
     )
-    return Fit(
+    found = Fit(
         coefficients,
         problem.features,
         heads,
@@ -288,6 +284,13 @@ def _assembled(
         problem.positions,
         scalar_targets=problem.scalar_targets,
     )
+    if isinstance(settings.heads, str):
+        wanted = Wanted.of_fit(settings.heads, problem.features.d, solved, task.alpha)
+        pending = PendingHeads(
+            coefficients, problem.features, wanted, settings.memory_limit, task.progress
+        )
+        find_heads_later(found, pending)
+    return found
 
 
 def _require_finite(solved: Solved) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features import files as storage
 from ..features.features import Features
 from ..heads.heads import Heads, Recovery
+from ..heads.pending import NOT_YET, PendingHeads
 from ..system.machine import in_words, same_bits
 
 _FILE_VERSION = 2
@@ -49,7 +51,7 @@ class FitInfo:
     dimension: int
     """Number of features, p."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stage took."""
+    """Seconds that each stage took; "heads" once they have been asked for."""
     bytes: int = 0
     """Estimated peak of memory beside the data, in bytes."""
     iterations: int = 0
@@ -60,7 +62,8 @@ class FitInfo:
     """Bound on the relative error of the coefficients by rounding, ||C - C*|| / ||C*||, to first
     order; None where it is not known, and ``reason`` then says why."""
     heads: str = ""
-    """How many heads, and how they were found; ``fit.heads.recovery`` has it in numbers."""
+    """How many heads, and how they were found, ``fit.heads.recovery`` in words. Until ``fit.heads``
+    is asked for it says so, and ``fit.info`` is then replaced; empty for ``heads=None``."""
     mean_squared_error_bound: float = 0.0
     """Bound on the error of ``mean_squared_error`` where it is from moments alone and terms cancel;
     infinite where products underflow, and 0 where it is from residuals on the data, and in files of
@@ -101,9 +104,20 @@ class FitInfo:
         return "unknown" if error is None else f"at most about {error:.0e}"
 
 
+def heads_in_words(heads: Heads) -> str:
+    """What ``info.heads`` has about heads: how many, and how they were found."""
+    return f"{len(heads)}, {heads.recovery}"
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """A learned layer. Made by :func:`fit`, :meth:`Moments.fit` and :func:`load`.
+
+    Notes
+    -----
+    ``heads`` are found when they are first asked for, which may take seconds: once, whichever
+    thread asks first. The ``progress`` of the fit applies. A search that is interrupted leaves the
+    fit as it was. :meth:`save` finds them; a pickle or a copy made before does so for itself.
 
     Examples
     --------
@@ -119,8 +133,8 @@ class Fit:
     """(d_out, p), p the number of features that take part."""
     features: Features
     """Which features take part."""
-    heads: Heads | None
-    """The heads asked for; None without any."""
+    heads: Heads | None = field(repr=False)
+    """The heads asked for, found on first access; None without any."""
     certificate: Certificate | None
     """What the data determines; None without one."""
     info: FitInfo
@@ -131,6 +145,26 @@ class Fit:
     """What :func:`linattn_fast.programs.certify` says of all runs of a learned program."""
     scalar_targets: bool = False
     """Whether the targets came without an axis of outputs; predictions then have none either."""
+
+    if not TYPE_CHECKING:  # for heads alone: no other name is to pass a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            """Find the heads: called where the fit does not have them yet."""
+            pending = vars(self).get("_pending") if name == "heads" else None
+            if pending is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            heads, spent = pending.find()
+            info = vars(self)["info"]
+            seconds = info.seconds | {"heads": spent}
+            info = replace(info, heads=heads_in_words(heads), seconds=seconds)
+            vars(self).update(info=info, heads=heads)
+            return heads
+
+    def _changed(self, **changes: Any) -> Fit:
+        """The same layer with other attributes; heads that are not found yet are found once."""
+        other = copy(self)
+        vars(other).update(changes)
+        return other
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
         """The same layer with what is known about the program that it learned.
@@ -149,7 +183,7 @@ class Fit:
             raise TypeError(
                 f"certificate: a ProgramCertificate is needed, got {type(certificate).__name__}"
             )
-        return replace(self, program=certificate)
+        return self._changed(program=certificate)
 
     @property
     def device(self) -> int | None:
@@ -163,12 +197,16 @@ class Fit:
         """
         if self.device is None:
             return self
-        return replace(
-            self,
-            coefficients=frozen(to_host(self.coefficients)),
-            heads=None if self.heads is None else self.heads.get(),
-            certificate=None if self.certificate is None else self.certificate.get(),
-        )
+        state: dict[str, Any] = {"coefficients": frozen(to_host(self.coefficients))}
+        if self.certificate is not None:
+            state["certificate"] = self.certificate.get()
+        pending: PendingHeads | None = vars(self).get("_pending")
+        if pending is not None:
+            state["_pending"] = pending.put(state["coefficients"])
+        heads: Heads | None = vars(self).get("heads")
+        if heads is not None:
+            state["heads"] = heads.get()
+        return self._changed(**state)
 
     to_host = get
 
@@ -273,14 +311,58 @@ class Fit:
             rows = outputs_of(self.coefficients, self.features, tokens, where, engine)
         return where, tokens, rows
 
+    def to_torch(
+        self,
+        positions: Positions | None = None,
+        *,
+        dtype: object = None,
+        device: object = None,
+        requires_grad: bool = True,
+    ) -> Any:
+        """The layer as a ``torch.nn.Module``, to be trained further.
+
+        With heads that have fewer entries than the coefficients, it is that of the heads,
+        :meth:`Heads.to_torch`; otherwise, and without heads, its parameter is ``coefficients``.
+
+        Parameters
+        ----------
+        positions
+            Which tokens query: "last", "all" or "causal"; by default as in training. A call may
+            choose others.
+        dtype
+            The type of the parameters and the tokens; ``torch.float64`` by default.
+        device
+            By default where this layer is.
+        requires_grad
+            Whether the parameters are to be learned.
+
+        Returns
+        -------
+        torch.nn.Module
+            Called on tokens (..., n, d) or a list of them; its outputs are (..., d_out).
+        """
+        where = self.positions if positions is None else as_positions(positions)
+        if device is None and self.device is not None:
+            device = f"cuda:{self.device}"
+        heads = self.heads
+        if heads is not None and heads.V.size + heads.Q.size < self.coefficients.size:
+            return heads.to_torch(where, dtype=dtype, device=device, requires_grad=requires_grad)
+        from ..heads.torch_module import cubic_layer_of  # noqa: PLC0415  # torch is optional
+
+        C = to_host(self.coefficients)
+        return cubic_layer_of(C, self.features, where, dtype, device, requires_grad)
+
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically; read by :func:`load`.
+
+        Heads that were to be found on demand are found first, so that the file has them.
 
         Parameters
         ----------
         path
             File to write, by the name given; its format is in docs/files.md.
         """
+        heads = self.heads  # found now, if they were not; info then has how
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
         arrays |= storage.feature_arrays(self.features)
         meta: dict[str, Any] = {
@@ -291,8 +373,8 @@ class Fit:
             "info": asdict(self.info),
         }
         empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
-        arrays["V"], arrays["Q"] = (self.heads.V, self.heads.Q) if self.heads else empty
-        recovery = self.heads.recovery if self.heads else None
+        arrays["V"], arrays["Q"] = (heads.V, heads.Q) if heads else empty
+        recovery = heads.recovery if heads else None
         meta["recovery"] = None if recovery is None else asdict(recovery)
         meta["program"] = None if self.program is None else asdict(self.program)
         meta["certificate"] = None
@@ -306,6 +388,13 @@ class Fit:
             if spectrum is not None:
                 arrays["spectrum"] = spectrum
         storage.write(path, "fit", _FILE_VERSION, meta, arrays)
+
+
+def find_heads_later(fit: Fit, pending: PendingHeads) -> None:
+    """Leave the heads of a new fit to be found on first access."""
+    state = vars(fit)  # past the guard of a frozen class
+    state.update(_pending=pending, info=replace(fit.info, heads=NOT_YET))
+    del state["heads"]
 
 
 def _recovery(meta: dict[str, Any] | None) -> Recovery | None:

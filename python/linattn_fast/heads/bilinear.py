@@ -32,14 +32,19 @@ from ..arrays.types import Floats
 from ..features.compact import pair_table
 from ..features.features import pair_count
 from ..linalg.factors import EPS
+from ..system.progress import Progress
 
 CALL_FLOPS = 2e5
 """Flops that take as long as the fixed cost of one product with J'MJ."""
+BLAS_RATIO = 20
+"""Flops of a factorisation that take as long as one flop on short vectors."""
 _MOST_STEPS, _MOST_INNER = 100, 25
 """Steps of a descent, and conjugate-gradient iterations of a step; a truncated one still goes
 down."""
 _WINDOW = 10
 """Steps over which the error must fall by more than a given fraction."""
+_LEAST_STEPS, _LEAST_PRODUCTS = 4, 20
+"""Steps, and products with J'MJ, without which a descent is not worth starting."""
 _LARGEST_DAMPING = 1e8
 """Damping mu above which no step is found."""
 
@@ -81,10 +86,30 @@ class Metric:
 
 
 class Budget:
-    """Flops that a search may still spend: a count instead of a clock, so that runs repeat."""
+    """Flops that a search may still spend: a count instead of a clock, so that runs repeat.
 
-    def __init__(self, flops: float) -> None:
-        self.total = self.left = flops
+    Parameters
+    ----------
+    flops
+        Their number.
+    report
+        Called with the part that is spent, in per cent, whenever some are; may raise to stop.
+    """
+
+    def __init__(self, flops: float, report: Progress = None) -> None:
+        self.total = self._left = flops
+        self._report = report
+
+    @property
+    def left(self) -> float:
+        """Flops that are left; below zero when the last piece of work took more."""
+        return self._left
+
+    @left.setter
+    def left(self, flops: float) -> None:
+        self._left = flops
+        if self._report is not None:
+            self._report(min(99, int(100 * (1 - flops / self.total))))
 
     @property
     def spent(self) -> bool:
@@ -170,6 +195,17 @@ def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
     if metric.matrix is not None:
         flops += 2.0 * metric.matrix.size * V.shape[1]
     return float(flops)
+
+
+def _factor_flops(H: int, d_out: int, d: int) -> float:
+    """What forming and factorising A_V and A_Q takes, in flops on short vectors."""
+    return (H * d) ** 2 * (2.0 * (d + d_out) + 2 * H * d / 3) / BLAS_RATIO
+
+
+def least_flops(H: int, d_out: int, d: int) -> float:
+    """Flops without which a descent of H heads to coefficients (d_out, p) is not worth starting."""
+    product = 8.0 * H * d_out * d**3 + CALL_FLOPS
+    return _LEAST_PRODUCTS * product + _LEAST_STEPS * _factor_flops(H, d_out, d)
 
 
 class _Linearised:
@@ -307,6 +343,7 @@ def descend(
         if error <= goal or budget.spent:
             break
         if at is None:
+            budget.left -= _factor_flops(*V.shape)
             at = _Linearised(V, Q, metric, queries)
             gradient = at.adjoint(metric.times(residual))
         x = _step(at, gradient, mu, min(0.1, max(1e-8, error / scale)), budget)

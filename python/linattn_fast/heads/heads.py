@@ -428,12 +428,31 @@ def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
     left, A = qr(V.reshape(H, -1).T, mode="economic", check_finite=False)
     right, B = qr(Q.reshape(H, -1).T, mode="economic", check_finite=False)
     U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
-    count = max(1, int((sigma > 10 * H * EPS * sigma[0]).sum()))
+    count = _above_rounding(sigma)
     root = np.sqrt(sigma[:count])
     values, queries = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), ..
+    return _with_signs(values, queries, d)
+
+
+def svd_normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
+    """Heads of an SVD in normal form, which they have but for their signs and for rounding."""
+    H, _, d = V.shape
+    values, queries = V.reshape(H, -1).T, Q.reshape(H, -1).T  # (d_out d, H), (d d, H)
+    count = _above_rounding((values**2).sum(axis=0))  # ||V_h||^2 = ||V_h|| ||Q_h||
+    return _with_signs(values[:, :count], queries[:, :count], d)
+
+
+def _above_rounding(sigma: Floats) -> int:
+    """Number of heads of sizes sigma (H,), the largest first, that are more than rounding."""
+    return max(1, int((sigma > 10 * len(sigma) * EPS * sigma[0]).sum()))
+
+
+def _with_signs(values: Floats, queries: Floats, d: int) -> tuple[Floats, Floats]:
+    """V and Q of heads side by side, (d_out d, H) and (d d, H), with the signs of normal form."""
     sizes = np.abs(values)
     # Entries equal up to rounding tie, and the first of them decides
     first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
-    sign = np.where(values[first, np.arange(count)] < 0, -1.0, 1.0)
-    V, Q = ((rows * sign).T.reshape(count, -1, d) for rows in (values, queries))
+    H = values.shape[1]
+    sign = np.where(values[first, np.arange(H)] < 0, -1.0, 1.0)
+    V, Q = ((rows * sign).T.reshape(H, -1, d) for rows in (values, queries))
     return np.ascontiguousarray(V), np.ascontiguousarray(Q)

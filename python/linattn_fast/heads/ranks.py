@@ -16,8 +16,9 @@ Where M(x) has rank H less than d_out, its columns span the V_h x, so V in the s
 
     (I - U U') V x = 0   for every x,    U = an orthonormal basis of the columns of M(x)
 
-which is linear in V: enough points x leave, in general, nothing but that span. Likewise for Q and
-the rows, where H is less than d. No search is needed then.
+which is linear in V: enough points x leave, in general, nothing but that span
+(:mod:`linattn_fast.heads.span`). Likewise for Q and the rows, where H is less than d. No search is
+needed then.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import eigh
 
 from ..arrays.types import Floats
 from ..features.compact import pair_table
 from ..linalg.factors import EPS
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
+from .span import points_needed, span
 
 TOLERANCE = 1e-9
 """Relative residual up to which coefficients count as reproduced."""
@@ -136,16 +137,16 @@ class Ranks:
         """V (H, d_out, d) from the columns of M(x); None where they say nothing."""
         if len(self.C) <= H or self.d < H:
             return None
-        x = _units(_points_needed(H, len(self.C), self.d), self.d)
-        return _span(contract_pairs(self.C, x), x, H)
+        x = _units(points_needed(H, len(self.C), self.d), self.d)
+        return span(contract_pairs(self.C, x), x, H)
 
     def _span_of_queries(self, H: int) -> Floats | None:
         """Q (H, d, d) from the rows of M(x); None where they say nothing."""
         if self.d <= H or len(self.C) < H:
             return None
-        x = _units(_points_needed(H, self.d, self.d), self.d)
-        F = _span(contract_pairs(self.C, x).transpose(0, 2, 1), x, H)  # F = Q'
-        return np.ascontiguousarray(F.transpose(0, 2, 1))
+        x = _units(points_needed(H, self.d, self.d), self.d)
+        F = span(contract_pairs(self.C, x).transpose(0, 2, 1), x, H)  # F = Q'
+        return None if F is None else np.ascontiguousarray(F.transpose(0, 2, 1))
 
     def nearest(self, V: Floats, Q: Floats, budget: Budget) -> Descent:
         """Least squares from heads (V, Q) to C, until rounding is all that is left."""
@@ -188,20 +189,3 @@ def _units(count: int, d: int) -> Floats:
     """Fixed points on the unit sphere, (count, d)."""
     x = np.random.default_rng(_SEED).standard_normal((count, d))
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
-
-
-def _span(M: Floats, x: Floats, H: int) -> Floats:
-    """Basis (H, n, d) of the matrices F with F x in the columns of M(x) (n, .) at every x."""
-    m, n, _ = M.shape
-    d = x.shape[1]
-    left = np.linalg.svd(M)[0][:, :, H:]  # orthogonal to the columns
-    P = (left @ left.transpose(0, 2, 1)).reshape(m, n * n)
-    X = (x[:, :, None] * x[:, None, :]).reshape(m, d * d)
-    K = (P.T @ X).reshape(n, n, d, d).transpose(0, 2, 1, 3).reshape(n * d, n * d)
-    _, vectors = eigh(K, subset_by_index=(0, H - 1), check_finite=False)
-    return np.ascontiguousarray(vectors.T).reshape(H, n, d)
-
-
-def _points_needed(H: int, n: int, d: int) -> int:
-    """Number of points with twice as many equations, n - H each, as there are unknowns, n d."""
-    return 2 * (n * d) // (n - H) + d

@@ -10,6 +10,7 @@ these heads (:mod:`linattn_fast.heads.ranks`); where they do not, a search looks
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,15 +18,14 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
-from ..features.features import Features, feature_count
+from ..features.features import feature_count
 from ..linalg.factors import EPS
-from ..moments.sums import MomentSums
-from ..solvers.accuracy import Solution
+from ..solvers.solved import Solved
 from ..system.arguments import as_size
 from ..system.machine import same_bits
+from ..system.progress import Progress
 from .bilinear import Budget, Descent, coefficients_of
-from .given_number import best_layer
-from .heads import Heads, Recovery, known_heads, normal_form
+from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
 from .ranks import ROUNDING, TOLERANCE, Ranks, svd_tolerance
 from .search import FLOPS, Search
 from .svd import svd_count, svd_factors, svd_heads
@@ -33,9 +33,11 @@ from .svd import svd_count, svd_factors, svd_heads
 Method: TypeAlias = Literal["minimal", "svd"]
 METHODS: tuple[Method, ...] = ("minimal", "svd")
 
-FLOPS_IF_INEXACT = 5e7
-"""Flops that a search may spend where the fit left errors: its coefficients have noise, which only
-many heads reproduce."""
+FLOPS_IF_DOUBTFUL = 5e7
+"""Flops that a search may spend on coefficients of a fit with a ridge, or with fewer samples than
+features, or with errors as small as rounding: they may be those of few heads, but seldom are."""
+_NOISE = 100
+"""Noise in the coefficients, over the tolerance, from which on no few heads are within that."""
 _POLISH = 0.1
 """Flops spent on the last digits once the number is known, relative to those of the search."""
 _EXACT_FIT = 1e-12
@@ -112,47 +114,60 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    return heads_of(C, d, method, max_heads, float(tol), FLOPS).put(given)
+    return heads_of(C, d, Wanted(method, float(tol), max_heads)).put(given)
 
 
-def heads_of_fit(
-    solution: Solution,
-    heads: str | int,
-    features: Features,
-    *,
-    condition: float,
-    alpha: float,
-    mean_squared_target: float,
-    moments: MomentSums | None,
-) -> tuple[Solution, Heads]:
-    """Heads of a solution; for a number of heads, the best layer with so many in its place."""
-    if isinstance(heads, int):
-        assert moments is not None
-        return best_layer(heads, moments, alpha, solution)
-    C, d = features.expand(solution.coefficients), features.d
-    if heads == "svd":
-        return solution, heads_of(C, d, "svd", None, svd_tolerance(len(C), d), FLOPS)
-    # What rounding may have added to the coefficients is not to be reproduced
-    lost = np.sqrt(condition) if solution.refinements else condition
-    tol = float(min(max(TOLERANCE, 10 * EPS * lost), _LARGEST_TOLERANCE))
-    exact = alpha == 0 and solution.mean_squared_error <= _EXACT_FIT * mean_squared_target
-    flops = FLOPS if exact else FLOPS_IF_INEXACT
-    return solution, heads_of(C, d, "minimal", None, tol, flops)
+@dataclass(frozen=True)
+class Wanted:
+    """Which heads of coefficients are wanted, and what may be spent on finding them."""
+
+    method: Method
+    tol: float
+    """Relative; of the residual for "minimal", of singular values for "svd"."""
+    max_heads: int | None = None
+    flops: float | None = None
+    """Flops of a search; None for :data:`linattn_fast.heads.search.FLOPS`."""
+    noise: str = ""
+    """Why only as many heads as arbitrary coefficients have are expected. Nothing is searched for
+    then, but for a few hundred coefficients: heads are those that ranks give, or the SVD's."""
+
+    @classmethod
+    def of_fit(cls, method: str, d: int, solved: Solved, alpha: float) -> Wanted:
+        """What to look for in the coefficients of a fit.
+
+        Errors e of the targets y that are left leave, in the coefficients of p features from N
+        samples, noise of about ||e|| / ||y|| sqrt(p / N), relatively; a ridge moves them by about
+        ||e|| / ||y||. Far above the tolerance, the chance that few heads come within it is that of
+        a point near a set of measure zero.
+        """
+        solution, p = solved.solution, solved.solution.coefficients.shape[1]
+        if method == "svd":
+            return cls("svd", svd_tolerance(len(solution.coefficients), d))
+        # What rounding may have added to the coefficients is not to be reproduced
+        lost = np.sqrt(solved.condition) if solution.refinements else solved.condition
+        tol = float(min(max(TOLERANCE, 10 * EPS * lost), _LARGEST_TOLERANCE))
+        error, energy = solution.mean_squared_error, solved.mean_squared_target
+        left = error / energy if energy > 0 else 0.0
+        sure = left - solution.error_bound / energy if energy > 0 else 0.0
+        if sure > _EXACT_FIT and sure * min(1.0, p / solved.n_samples) > (_NOISE * tol) ** 2:
+            why = f"the fit left {left:.1e} of the targets' mean square"
+            return cls("minimal", tol, flops=FLOPS_IF_DOUBTFUL, noise=why)
+        exact = alpha == 0 and left <= _EXACT_FIT and solved.n_samples >= p
+        return cls("minimal", tol, flops=None if exact else FLOPS_IF_DOUBTFUL)
 
 
-def heads_of(
-    C: Floats, d: int, method: Method, max_heads: int | None, tol: float, flops: float
-) -> Heads:
-    """Heads of checked coefficients on the host, in at most so many flops; see recover_heads."""
+def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Heads:
+    """Heads of checked coefficients on the host; see recover_heads."""
     if not C.any():
-        recovery = Recovery(method, 0.0, 0, (), 0.0, "all coefficients are zero")
+        recovery = Recovery(wanted.method, 0.0, 0, (), 0.0, "all coefficients are zero")
         return known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
     scale = float(np.exp2(2 * np.rint(np.log2(np.abs(C).max()) / 2)))
-    if method == "minimal":
-        V, Q, recovery = _minimal(Ranks(C / scale, d, tol), max_heads, Budget(flops))
+    if wanted.method == "minimal":
+        budget = Budget(FLOPS if wanted.flops is None else wanted.flops, report)
+        V, Q, recovery = _minimal(Ranks(C / scale, d, wanted.tol), wanted, budget)
     else:
-        V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), max_heads, tol)
+        V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), wanted)
     root = float(np.sqrt(scale))
     return known_heads(V * root, Q * root, recovery)
 
@@ -161,25 +176,25 @@ _Found: TypeAlias = tuple[Floats, Floats, Recovery]
 """V (H, d_out, d), Q (H, d, d), and how they were found."""
 
 
-def _by_svd(ranks: Ranks, max_heads: int | None, tol: float) -> _Found:
+def _by_svd(ranks: Ranks, wanted: Wanted) -> _Found:
     """The heads of the SVD whose singular values are above the tolerance."""
     factors = svd_factors(ranks.C, ranks.d)
-    count = svd_count(factors[1], tol)
-    if max_heads is not None:
-        count = min(count, max_heads)
-    return _reported(ranks, "svd", svd_heads(factors, count), "asked for")
+    count = svd_count(factors[1], wanted.tol)
+    if wanted.max_heads is not None:
+        count = min(count, wanted.max_heads)
+    return _reported(ranks, "svd", svd_heads(factors, count), "asked for", by_svd=True)
 
 
-def _minimal(ranks: Ranks, max_heads: int | None, budget: Budget) -> _Found:
+def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
     """The fewest heads that were found to reproduce the coefficients."""
     most = min(len(ranks.C) * ranks.d, ranks.d**2)  # the SVD has no more
     # The likely answer first: where ranks give the heads, neither search nor SVD is needed
-    likely = ranks.least < most and (max_heads is None or ranks.least <= max_heads)
+    likely = ranks.least < most and (wanted.max_heads is None or ranks.least <= wanted.max_heads)
     ends = _by_ranks(ranks, budget) if likely and ranks.rank == ranks.least else []
     if ends and ends[0].error <= ranks.threshold:
         best = _polished(ranks, ends[0], budget)
         return _reported(ranks, "minimal", best, "no fewer are possible")
-    return _searched(Search(ranks, budget, ends), max_heads, likely)
+    return _searched(Search(ranks, budget, ends), wanted, likely)
 
 
 def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
@@ -192,7 +207,7 @@ def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
     return sorted(ends, key=lambda end: end.error)
 
 
-def _searched(search: Search, max_heads: int | None, likely: bool) -> _Found:
+def _searched(search: Search, wanted: Wanted, likely: bool) -> _Found:
     """The fewest heads that a search finds; the fewest possible come first where ``likely``."""
     ranks = search.ranks
 
@@ -200,24 +215,28 @@ def _searched(search: Search, max_heads: int | None, likely: bool) -> _Found:
         best = _polished(ranks, search.found[number], search.budget)
         return _reported(ranks, "minimal", best, search.why(number), search.found)
 
-    if likely and search.attempt(ranks.least):
+    tried = search.affords(ranks.least) and (not wanted.noise or search.may_fit_anything)
+    if likely and tried and search.attempt(ranks.least):
         return enough(ranks.least)
     complete = search.svd_count
-    limit = complete if max_heads is None else min(complete, max_heads)
+    limit = complete if wanted.max_heads is None else min(complete, wanted.max_heads)
     by_svd = svd_heads(search.factors, complete)
     if complete <= min(ranks.least, limit):
         reason = "the SVD has no more than are needed"
-        return _reported(ranks, "minimal", by_svd, reason, search.found)
-    number = search.smallest(min(limit, complete - 1))
+        return _reported(ranks, "minimal", by_svd, reason, search.found, by_svd=True)
+    number = search.smallest(min(limit, complete - 1)) if tried else None
     if number is None and complete - 1 in search.found:
         number = search.fewer_than(complete)
+    if number is None and limit == complete:
+        number = search.finish(Budget(_POLISH * search.budget.total))
     if number is not None:
         return enough(number)
     if limit < complete:
         search.attempt(limit)
         best = search.found[limit]
         return _reported(ranks, "minimal", (best.V, best.Q), search.why_not(limit), search.found)
-    return _reported(ranks, "svd", by_svd, search.why_none(complete), search.found)
+    reason = search.why_none(complete) if tried else search.why_not_tried(complete, wanted.noise)
+    return _reported(ranks, "svd", by_svd, reason, search.found, by_svd=True)
 
 
 def _polished(ranks: Ranks, best: Descent, searched: Budget) -> tuple[Floats, Floats]:
@@ -236,9 +255,11 @@ def _reported(
     heads: tuple[Floats, Floats],
     reason: str,
     found: Mapping[int, Descent] | None = None,
+    *,
+    by_svd: bool = False,
 ) -> _Found:
     """Heads in normal form, with how they were found."""
-    V, Q = normal_form(*heads)
+    V, Q = svd_normal_form(*heads) if by_svd else normal_form(*heads)
     tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
     recovery = Recovery(
         method,

@@ -33,7 +33,7 @@ from ..features.compact import pair_table
 from ..features.features import pair_count
 from ..linalg.cholesky import cholesky_in_place, cholesky_solve
 from ..linalg.factors import EPS
-from .bilinear import CALL_FLOPS, Budget
+from .bilinear import BLAS_RATIO, CALL_FLOPS, Budget
 from .ranks import split_evenly
 
 LARGEST_SYSTEM = 1500
@@ -48,8 +48,6 @@ _DAMPING, _LEAST_DAMPING = 1e-6, 1e-15
 """Damping of a Gauss-Newton step, relative to the diagonal of its system: first, and least."""
 _STRETCH = 0.3
 """Standard deviation of the logarithm of the factors that coordinates are stretched by."""
-_FASTER = 20
-"""Flops of a Cholesky factorisation that take as long as one flop on short vectors."""
 
 
 Reduced: TypeAlias = tuple[Floats, Floats, float]
@@ -69,7 +67,7 @@ class Reweighting:
         d_out, q = len(C), pair_count(d)
         self.T = split_evenly(C, d)  # (d_out, d, d, d)
         self.rows = n = d_out * q * d
-        self.flops = CALL_FLOPS + 20.0 * n**2 + n**3 / (3 * _FASTER)
+        self.flops = CALL_FLOPS + 20.0 * n**2 + n**3 / (3 * BLAS_RATIO)
         # Orthonormal coordinates (a, pair, l) of tensors that are symmetric in (j,k)
         place = (np.arange(d_out)[:, None, None, None] * q + pair_table(d)[:, :, None]) * d
         self.place = (place + np.arange(d)).reshape(d_out * d, d * d)

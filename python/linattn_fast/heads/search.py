@@ -10,7 +10,9 @@
    reduced (:mod:`linattn_fast.heads.reweighted`).
 4. Coefficients with noise need as many heads as arbitrary ones. Where a gap in the ranks shows that
    a few heads stand out, the search is cut short and says how many, and what they leave.
-5. It ends when a fixed number of flops is spent.
+5. It ends when a fixed number of flops is spent, and does not begin where these are too few for a
+   single attempt, or where many coefficients are known to have noise: those that fewer heads than
+   :func:`heads_by_counting` can have are a set of measure zero.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..features.features import feature_count
-from .bilinear import Budget, Descent
+from .bilinear import Budget, Descent, least_flops
 from .ranks import Ranks, svd_tolerance
 from .reweighted import NEAR, Reduced, Reweighting, can_reweight
 from .svd import perturbed, svd_count, svd_factors
@@ -38,6 +40,8 @@ _AGREE = 0.02
 _STARTS, _STARTS_AT_LEAST, _STARTS_AT_MOST = 3, 8, 40
 """Number of fixed points that least squares starts from, for each number of heads; for the fewest
 that ranks allow, the likely answer; and for one head fewer than are known to be enough."""
+_NEARLY = 1e-5
+"""Relative residual from which on least squares converges so fast that it is let finish."""
 _QUICK = 600
 """Number of coefficients up to which reducing a rank costs less than least squares from a random
 point."""
@@ -94,6 +98,15 @@ class Search:
     def _density(self, H: int) -> float:
         """Free entries of H heads, relative to the coefficients."""
         return free_entries(H, self.d, len(self.C)) / self.C.size
+
+    @property
+    def may_fit_anything(self) -> bool:
+        """Whether arbitrary coefficients have fewer heads than the SVD, and few enough to find."""
+        return self.quick and self.generic < min(len(self.C) * self.d, self.d**2)
+
+    def affords(self, H: int) -> bool:
+        """Whether the budget is enough for an attempt at H heads."""
+        return least_flops(H, len(self.C), self.d) <= self.budget.left
 
     def attempt(self, H: int) -> bool:
         """Try H heads; True when they reproduce the coefficients."""
@@ -215,6 +228,15 @@ class Search:
             elif start[2] <= max(NEAR, self.threshold / self.size):
                 yield start[:2]
 
+    def finish(self, extra: Budget) -> int | None:
+        """A number whose descent the end of the budget has cut short, brought to its end."""
+        near = (H for H, end in self.found.items() if end.error <= _NEARLY * self.size)
+        H = min(near, default=None)
+        if H is None or not self.budget.spent:
+            return None
+        self.found[H] = self.ranks.nearest(self.found[H].V, self.found[H].Q, extra)
+        return H if self.found[H].error <= self.threshold else None
+
     def why(self, number: int) -> str:
         """Say why a number that is enough is the one to return."""
         if number == self.least:
@@ -243,6 +265,24 @@ class Search:
             f"no small number was found in {self.budget.total:.0e} flops; la.head_path shows what "
             "each head is worth"
         )
+
+    def why_not_tried(self, complete: int, doubt: str) -> str:
+        """Say which numbers below the SVD's are impossible, and why the others were not tried."""
+        if not doubt:
+            need = least_flops(self.least, len(self.C), self.d)
+            left = max(0.0, self.budget.left)
+            doubt = f"one attempt takes {need:.0e} flops, and a search has {left:.0e}"
+        others = f"{self.least} to {complete - 1}" if self.least < complete - 1 else f"{self.least}"
+        text = (
+            (f"ranks exclude fewer than {self.least} heads; " if self.least > 1 else "")
+            + f"{others} were not looked for, because {doubt}; by counting, coefficients in "
+            f"general position have no fewer than {self.generic}"
+        )
+        count = self.ranks.before_gap()
+        if count is not None and count < self.least:
+            stand_out = f"{count} head" + ("s" if count > 1 else "")
+            text += f"; a gap in the ranks may mean {stand_out} and noise: ask for that many"
+        return text
 
     def random_start(self, H: int, seed: int) -> tuple[Floats, Floats]:
         """H heads to start from, fixed for each seed."""

@@ -1,8 +1,9 @@
-"""Heads as a module of PyTorch; needs the extra ``linattn_fast[torch]``.
+"""Layers as modules of PyTorch; needs the extra ``linattn_fast[torch]``.
 
-    y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d)
+    y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d): with heads
+    y = C h(Z)                   C (d_out, p), h(Z)[(j,k), l] = S[j,k] z[l]: with coefficients
 
-Everything is differentiable in V, Q and the tokens, any number of times.
+Everything is differentiable in the parameters and the tokens, any number of times.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ..arrays.types import Positions
 from ..data.tokens import as_positions
+from ..features.features import Features
 
 try:
     import torch
@@ -26,7 +28,78 @@ _CHUNK = 16
 """Least number of tokens of a causal sequence that are taken together."""
 
 
-class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+class _Layer(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """A layer of tokens in R^d: its positions, ragged sequences, and checks.
+
+    Called with tokens (n, d), (N, n, d) or with more axes before, it returns (d_out,), (N, d_out)
+    ..., or for "all" and "causal" one row a token. Called with a list of tensors (n_i, d), it
+    returns (N, d_out), or a list of (n_i, d_out).
+    """
+
+    def __init__(self, positions: Positions, d: int) -> None:
+        super().__init__()
+        self.positions: Positions = as_positions(positions)
+        self.d = d
+
+    def forward(self, Z: Any, positions: Positions | None = None) -> Any:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        Z
+            Tokens, a tensor (..., n, d) or a list of (n_i, d).
+        positions
+            "last", "all" or "causal"; by default those of the module.
+
+        Returns
+        -------
+        tensor or list
+            (..., d_out) for "last"; otherwise one row a token, in the form of Z.
+        """
+        where = self.positions if positions is None else as_positions(positions)
+        if isinstance(Z, list | tuple):
+            return self._ragged(Z, where)
+        self._require_tokens(Z, "Z")
+        if where == "causal":
+            return self._causal(Z)
+        S = Z.mT @ Z  # (..., d, d)
+        return self._all(S, Z) if where == "all" else self._last(S, Z[..., -1, :])
+
+    def _ragged(self, Z: Any, positions: Positions) -> Any:
+        """Apply the layer to sequences filled up with zeros, which add nothing to S."""
+        if len(Z) == 0:
+            raise ValueError("Z: the list is empty; at least one sequence is needed")
+        for i, z in enumerate(Z):
+            self._require_tokens(z, f"Z[{i}]")
+            if z.ndim != 2:
+                raise ValueError(f"Z[{i}]: a tensor (n_i, d) is needed, got shape {tuple(z.shape)}")
+        if positions == "last":
+            # The last token of each sequence queries from the front, where all of them have one.
+            Z = [torch.cat([z[-1:], z[:-1]]) for z in Z]
+        padded = nn.utils.rnn.pad_sequence(list(Z), batch_first=True)
+        if positions == "last":
+            return self.forward(padded.flip(1), "last")
+        y = self.forward(padded, positions)
+        return [rows[: len(z)] for rows, z in zip(y, Z, strict=True)]
+
+    def _require_tokens(self, Z: Any, name: str) -> None:
+        """Raise where Z is not a tensor of tokens for this layer."""
+        d, dtype = self.d, next(self.parameters()).dtype
+        if not isinstance(Z, torch.Tensor):
+            raise TypeError(f"{name}: a tensor is needed, got {type(Z).__name__}")
+        if Z.dtype != dtype:
+            raise TypeError(
+                f"{name}: the dtype of the module is needed, {dtype}, got {Z.dtype}; convert the "
+                f"tokens with .to({dtype}), or the module"
+            )
+        if Z.ndim < 2 or Z.shape[-1] != d or Z.shape[-2] == 0:
+            raise ValueError(
+                f"{name}: at least one token of d = {d} coordinates is needed, (..., n, {d}), "
+                f"got shape {tuple(Z.shape)}"
+            )
+
+
+class LinearAttention(_Layer):
     """A linear attention layer with parameters V and Q. Made by :meth:`Heads.to_torch`.
 
     Parameters
@@ -51,8 +124,7 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
     def __init__(
         self, V: Any, Q: Any, *, positions: Positions = "last", requires_grad: bool = True
     ) -> None:
-        super().__init__()
-        self.positions: Positions = as_positions(positions)
+        super().__init__(positions, V.shape[-1])
         self.V = nn.Parameter(V, requires_grad=requires_grad)
         self.Q = nn.Parameter(Q, requires_grad=requires_grad)
 
@@ -61,51 +133,15 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         H, d_out, d = self.V.shape
         return f"heads={H}, d={d}, d_out={d_out}, positions={self.positions!r}"
 
-    def forward(self, Z: Any, positions: Positions | None = None) -> Any:
-        """Apply the layer.
-
-        Parameters
-        ----------
-        Z
-            Tokens, a tensor (..., n, d) or a list of (n_i, d).
-        positions
-            "last", "all" or "causal"; by default those of the module.
-
-        Returns
-        -------
-        tensor or list
-            (..., d_out) for "last"; otherwise one row a token, in the form of Z.
-        """
-        where = self.positions if positions is None else as_positions(positions)
-        if isinstance(Z, list | tuple):
-            return self._ragged(Z, where)
-        self._require_tokens(Z, "Z")
-        if where == "causal":
-            return self._causal(Z)
-        S = Z.mT @ Z  # (..., d, d)
-        if where == "all":
-            # M = sum_h V_h S Q_h, then y_t = M z_t
-            SQ = S.unsqueeze(-3) @ self.Q  # (..., H, d, d)
-            return Z @ torch.einsum("haj,...hjl->...la", self.V, SQ)
-        queries = torch.einsum("hkl,...l->...hk", self.Q, Z[..., -1, :])
+    def _last(self, S: Any, z: Any) -> Any:
+        """Outputs (..., d_out) of S (..., d, d) and the queries z (..., d)."""
+        queries = torch.einsum("hkl,...l->...hk", self.Q, z)
         return torch.einsum("haj,...hj->...a", self.V, queries @ S)
 
-    def _ragged(self, Z: Any, positions: Positions) -> Any:
-        """Apply the layer to sequences filled up with zeros, which add nothing to S."""
-        if len(Z) == 0:
-            raise ValueError("Z: the list is empty; at least one sequence is needed")
-        for i, z in enumerate(Z):
-            self._require_tokens(z, f"Z[{i}]")
-            if z.ndim != 2:
-                raise ValueError(f"Z[{i}]: a tensor (n_i, d) is needed, got shape {tuple(z.shape)}")
-        if positions == "last":
-            # The last token of each sequence queries from the front, where all of them have one.
-            Z = [torch.cat([z[-1:], z[:-1]]) for z in Z]
-        padded = nn.utils.rnn.pad_sequence(list(Z), batch_first=True)
-        if positions == "last":
-            return self.forward(padded.flip(1), "last")
-        y = self.forward(padded, positions)
-        return [rows[: len(z)] for rows, z in zip(y, Z, strict=True)]
+    def _all(self, S: Any, Z: Any) -> Any:
+        """Outputs (..., n, d_out): M = sum_h V_h S Q_h, then y_t = M z_t."""
+        SQ = S.unsqueeze(-3) @ self.Q  # (..., H, d, d)
+        return Z @ torch.einsum("haj,...hjl->...la", self.V, SQ)
 
     def _causal(self, Z: Any) -> Any:
         """Outputs y_t = sum_h V_h S_t Q_h z_t, with S_t of the prefix that ends with t.
@@ -128,32 +164,94 @@ class LinearAttention(nn.Module):  # type: ignore[misc]  # torch is not followed
         rows = context.unflatten(-2, (size, H)).flatten(-2).flatten(-3, -2)[..., :n, :]
         return rows @ self.V.mT.reshape(H * d, d_out)
 
-    def _require_tokens(self, Z: Any, name: str) -> None:
-        """Raise where Z is not a tensor of tokens for this layer."""
-        d, dtype = self.V.shape[-1], self.V.dtype
-        if not isinstance(Z, torch.Tensor):
-            raise TypeError(f"{name}: a tensor is needed, got {type(Z).__name__}")
-        if Z.dtype != dtype:
-            raise TypeError(
-                f"{name}: the dtype of V and Q is needed, {dtype}, got {Z.dtype}; convert the "
-                f"tokens with .to({dtype}), or the module"
-            )
-        if Z.ndim < 2 or Z.shape[-1] != d or Z.shape[-2] == 0:
-            raise ValueError(
-                f"{name}: at least one token of d = {d} coordinates is needed, (..., n, {d}), "
-                f"got shape {tuple(Z.shape)}"
-            )
+
+class CubicAttention(_Layer):
+    """A linear attention layer with its coefficients as parameters. See :meth:`Fit.to_torch`.
+
+    Parameters
+    ----------
+    coefficients
+        A tensor (d_out, p), p the number of features that take part.
+    features
+        Which features these are.
+    positions
+        Which tokens query: "last", "all" or "causal", see :class:`linattn_fast.Heads`.
+    requires_grad
+        Whether the coefficients are to be learned.
+
+    Notes
+    -----
+    Called as :class:`LinearAttention` is. "causal" keeps the pairs of S for every token.
+    """
+
+    def __init__(
+        self,
+        coefficients: Any,
+        features: Features,
+        *,
+        positions: Positions = "last",
+        requires_grad: bool = True,
+    ) -> None:
+        super().__init__(positions, features.d)
+        self.coefficients = nn.Parameter(coefficients, requires_grad=requires_grad)
+        j, k = (torch.tensor(each, device=coefficients.device) for each in features.pairs.T)
+        self.register_buffer("j", j)
+        self.register_buffer("k", k)
+        queries = torch.tensor(features.queries, device=coefficients.device)
+        self.register_buffer("queries", queries)
+
+    def extra_repr(self) -> str:
+        """Sizes and positions, for ``print``."""
+        d_out, p = self.coefficients.shape
+        return f"features={p}, d={self.d}, d_out={d_out}, positions={self.positions!r}"
+
+    def _map(self, s: Any) -> Any:
+        """M (..., d_out, queries) of the pairs s (..., pairs) of S: y = M z."""
+        C = self.coefficients.unflatten(1, (len(self.j), len(self.queries)))
+        return torch.einsum("aul,...u->...al", C, s)
+
+    def _last(self, S: Any, z: Any) -> Any:
+        """Outputs (..., d_out) of S (..., d, d) and the queries z (..., d)."""
+        M = self._map(S[..., self.j, self.k])
+        return (M @ z[..., self.queries].unsqueeze(-1)).squeeze(-1)
+
+    def _all(self, S: Any, Z: Any) -> Any:
+        """Outputs (..., n, d_out)."""
+        return Z[..., self.queries] @ self._map(S[..., self.j, self.k]).mT
+
+    def _causal(self, Z: Any) -> Any:
+        """Outputs (..., n, d_out), each with the S of the prefix that ends with its token."""
+        pairs = (Z[..., self.j] * Z[..., self.k]).cumsum(-2)  # (..., n, pairs)
+        return (self._map(pairs) @ Z[..., self.queries].unsqueeze(-1)).squeeze(-1)
 
 
 def layer_of(
     V: Any, Q: Any, positions: Positions, dtype: Any, device: Any, requires_grad: bool
 ) -> LinearAttention:
     """A module with copies of V and Q, arrays on the host; float64 where no dtype is given."""
+    copies = (_copied(each, dtype, device) for each in (V, Q))
+    return LinearAttention(*copies, positions=positions, requires_grad=requires_grad)
+
+
+def cubic_layer_of(
+    coefficients: Any,
+    features: Features,
+    positions: Positions,
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+) -> CubicAttention:
+    """The same with a copy of coefficients (d_out, p) on the host."""
+    copied = _copied(coefficients, dtype, device)
+    return CubicAttention(copied, features, positions=positions, requires_grad=requires_grad)
+
+
+def _copied(array: Any, dtype: Any, device: Any) -> Any:
+    """A tensor with the values of an array."""
     dtype = torch.float64 if dtype is None else dtype
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"dtype: a floating-point type of torch is needed, got {dtype!r}")
-    copies = (torch.tensor(each, dtype=dtype, device=device) for each in (V, Q))
-    return LinearAttention(*copies, positions=positions, requires_grad=requires_grad)
+    return torch.tensor(array, dtype=dtype, device=device)
 
 
 def parameters_of(module: Any) -> tuple[dict[str, Any], int | None]:

@@ -29,8 +29,6 @@ class Task:
     """Whether a certificate follows, so that what it needs is kept."""
     sharp: bool = False
     """Whether its bound is to be near lambda_min, which takes a factorisation more."""
-    recover: bool = True
-    """Whether heads follow, which take coefficients of all features."""
     memory_limit: int | None = None
     """Bytes that may be used beside the data; None for the machine's memory."""
     progress: ShowProgress = False

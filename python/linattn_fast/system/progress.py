@@ -23,6 +23,7 @@ _UNITS = {
     "rounds": "round",
     "tokens": "token",
     "contexts": "context",
+    "percents": "%",
 }
 """What may be counted, in short."""
 

@@ -83,11 +83,13 @@ def _fit(data: Input, arguments: Namespace) -> Fit:
             )
         return data.moments.fit(**solving)
     with terminal_bar(arguments, "fit", then="solving") as progress:
-        return fit(
+        layer = fit(
             data.Z, data.y, offsets=data.offsets, sample_weight=data.weights,
             positions=arguments.positions, backend=arguments.backend,
             precision=arguments.precision, progress=progress, **solving,
         )  # fmt: skip
+        _ = layer.heads  # found now, while there is a bar; the model will have them
+        return layer
 
 
 def _run(arguments: Namespace) -> Outcome:

@@ -14,7 +14,6 @@ import numpy as np
 from ...arrays.types import Array, Floats, Numbers
 from ...backend.interface import sizes_of
 from ...data.non_finite import may_underflow, non_finite_error
-from ...features.features import feature_count
 from ...features.samples import Samples
 from ...problem.in_memory import InMemory
 from ...problem.interface import ShowProgress
@@ -68,10 +67,6 @@ def solve_partition(task: Task, problem: InMemory, cut: Partition) -> Solved:
     needed = blocks_bytes(cut, d_out)
     what = what_needs(cut.features, "blocks")
     require_memory(needed, what, task.memory_limit)
-    if task.recover:
-        whole = needed + 3 * 8 * d_out * feature_count(cut.features.d)
-        hint = f"{what} with heads (heads=None fits the coefficients alone)"
-        require_memory(whole, hint, task.memory_limit)
     y = samples.targets.rows()
     coefficients = np.zeros((d_out, cut.features.count))
     factorised: list[FactorisedBlock] = []
