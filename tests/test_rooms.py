@@ -166,3 +166,39 @@ def test_folders_of_compiled_code_include_in_one_direction():
 )
 def test_an_include_against_the_direction_is_found(name, given, included):
     assert broken_includes({name: f'#include "{given}"\n'}) == {(name, included)}
+
+
+def docstrings(path: Path) -> list[tuple[int, str]]:
+    """Line and text of every docstring of a file, those of attributes and constants among them."""
+    return [
+        (node.lineno, node.value.value.strip())
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+
+
+ROOMS = sorted(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
+SHORTEST_PARAGRAPH = 50
+"""Characters that say what lives in a room."""
+SHORTEST_DOCSTRING = 12
+"""Characters of a docstring that may be a sentence."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_lives_there(room):
+    text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+    assert len(text.split("\n\n")[0]) >= SHORTEST_PARAGRAPH
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_docstrings_are_sentences(room):
+    folder = PACKAGE / room
+    fragments = [
+        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        for path in sorted([*folder.glob("*.py"), *folder.glob("*.pyi")])
+        for line, text in docstrings(path)
+        if text.startswith("Of ") or len(text) < SHORTEST_DOCSTRING
+    ]
+    assert fragments == []
