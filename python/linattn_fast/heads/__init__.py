@@ -1,4 +1,4 @@
-"""Heads, and the ways to them from coefficients.
+"""Heads, and the ways to them from the coefficients of a layer.
 
 ``heads.py`` has the class itself. ``recovery.py`` finds the fewest heads with given coefficients,
 from their ranks (``ranks.py``) and the span that these give (``span.py``), by a search
