@@ -286,11 +286,11 @@ def wishes(monkeypatch):
 def test_only_targets_that_a_layer_may_have_made_start_a_long_search(rng, monkeypatch):
     seen = wishes(monkeypatch)
     truth, Z = plant(rng, 3, 1, 1), rng.standard_normal((100, 5, 3))
-    noise = rng.standard_normal((100, 1))
+    noise, wide = rng.standard_normal((100, 1)), rng.standard_normal((60, 5, 9))
     fits = [
         la.fit(Z, truth(Z)),
         la.fit(Z, truth(Z), alpha=1e-12),
-        la.fit(Z[:15], truth(Z[:15])),  # fewer samples than the 18 features
+        la.fit(wide, plant(rng, 9, 2, 2)(wide)),  # fewer samples than the 405 features
         la.fit(Z, truth(Z) + 1e-4 * noise),
         la.fit(Z, truth(Z), alpha=0.1),
     ]

@@ -36,8 +36,9 @@ def angle(A, B):
 def test_the_iteration_finds_the_span_of_the_dense_way(rng, monkeypatch, d, d_out, H, side):
     monkeypatch.setattr(span, "DENSE_UP_TO", 0)  # as many points as the iteration asks for
     M, x = at_points(plant(rng, d, H, d_out).coefficients(), d, H, side)
-    found, dimension = span.iterated_span(bases(M, H), x)
-    assert dimension == H
+    found, left = span.iterated_span(bases(M, H), x)
+    assert len(found) == H
+    assert left <= 1e-11
     np.testing.assert_allclose(found.reshape(H, -1) @ found.reshape(H, -1).T, np.eye(H), atol=1e-12)
     # Both are in the null space to rounding, and what is beside it has eigenvalues near 0.1
     assert angle(found, span.dense_span(M, x, H)) <= 1e-9
@@ -63,20 +64,27 @@ def test_heads_of_large_layers_are_found_without_the_matrix(rng, monkeypatch, d,
     assert relative(heads.coefficients(), C) <= 1e-13
 
 
-def test_where_there_is_no_null_space_none_is_claimed(rng):
+def test_where_there_is_no_null_space_none_is_claimed(rng, monkeypatch):
     """Points with subspaces that no linear map fits."""
     m, n, d, H = 120, 10, 8, 2
     U = np.linalg.qr(rng.standard_normal((m, n, H)))[0]
     x = ranks._units(m, d)
-    assert span.iterated_span(U, x)[1] == 0
+    assert len(span.iterated_span(U, x)[0]) == 0
+    monkeypatch.setattr(span, "DENSE_UP_TO", 0)
+    assert span.span(U, x, H) is None
 
 
-def test_a_larger_null_space_than_expected_is_in_doubt(rng):
-    """Too few points: more maps than H fit, and the dense way decides."""
+def test_of_a_larger_null_space_some_matrices_are_taken(rng):
+    """Too few points: more maps than one fit, and the one taken does."""
     truth = plant(rng, 10, 1, 1)
     x = ranks._units(6, 10)
     M = ranks.contract_pairs(truth.coefficients(), x).transpose(0, 2, 1)
-    assert span.iterated_span(bases(M, 1), x)[1] is None
+    F, left = span.iterated_span(bases(M, 1), x)
+    assert len(F) == 1
+    assert left <= 1e-11
+    for each, point in zip(M, x, strict=True):
+        away = F[0] @ point - each @ np.linalg.lstsq(each, F[0] @ point)[0]
+        assert np.linalg.norm(away) <= 1e-9
 
 
 def test_doubt_falls_back_to_the_matrix_written_out(rng, monkeypatch):
@@ -85,6 +93,22 @@ def test_doubt_falls_back_to_the_matrix_written_out(rng, monkeypatch):
     dense = span.dense_span(M, x, 1)
     monkeypatch.setattr(span, "_STEPS", 2)  # an iteration that does not converge
     assert span.span(M, x, 1).tobytes() == dense.tobytes()
+
+
+@pytest.mark.parametrize("d_out", [1, 2])
+def test_heads_of_low_rank_are_found_in_many_coordinates(rng, d_out):
+    """The null space is larger then than there are heads."""
+    d = 40
+    V = rng.standard_normal((1, d_out, d))
+    for Q in (
+        rng.standard_normal((1, d, 1)) * rng.standard_normal((1, 1, d)),
+        np.pad(rng.standard_normal((1, d - 1, d - 1)), ((0, 0), (0, 1), (0, 1))),
+    ):
+        for values in (V, np.eye(d)[None, -1:] * np.ones((1, d_out, 1))):
+            C = la.Heads(values, Q).coefficients()
+            heads = la.recover_heads(C, d)
+            assert len(heads) == 1
+            assert relative(heads.coefficients(), C) <= 1e-12
 
 
 def test_ill_conditioned_heads_are_found_all_the_same(rng):

@@ -36,7 +36,8 @@ class Recovery:
 
     method: str
     """"minimal": the fewest that were found. "svd": those of the SVD, asked for, or fallen back on
-    where no fewer were found. "fit": the best fit with a given number of heads."""
+    where no fewer were found or looked for; ``reason`` says which. "fit": the best fit with a given
+    number of heads."""
     residual: float
     """||C(heads) - C|| / ||C||, C the coefficients they stand for (for "fit", the convex optimum).
     """

@@ -27,15 +27,15 @@ from ..system.progress import Progress
 from .bilinear import Budget, Descent, coefficients_of
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
 from .ranks import ROUNDING, TOLERANCE, Ranks, svd_tolerance
-from .search import FLOPS, Search
+from .search import FLOPS, QUICK, Search
 from .svd import svd_count, svd_factors, svd_heads
 
 Method: TypeAlias = Literal["minimal", "svd"]
 METHODS: tuple[Method, ...] = ("minimal", "svd")
 
 FLOPS_IF_DOUBTFUL = 5e7
-"""Flops that a search may spend on coefficients of a fit with a ridge, or with fewer samples than
-features, or with errors as small as rounding: they may be those of few heads, but seldom are."""
+"""Flops that a search may spend on coefficients of a fit with a ridge, with errors as small as
+rounding, or with fewer samples than features: they may be those of few heads, but seldom are."""
 _NOISE = 100
 """Noise in the coefficients, over the tolerance, from which on no few heads are within that."""
 _POLISH = 0.1
@@ -85,8 +85,9 @@ def recover_heads(
 
     Notes
     -----
-    The search is deterministic and limited to a fixed number of flops, a few seconds of work. It
-    runs on the host; heads of coefficients on a CUDA device are put there.
+    The search is deterministic and limited to a fixed number of flops, a few seconds of work; where
+    a single attempt would take more, the SVD's heads are returned at once, or ``max_heads`` of the
+    nearest. It runs on the host; heads of coefficients on a CUDA device are put there.
 
     Examples
     --------
@@ -152,7 +153,9 @@ class Wanted:
         if sure > _EXACT_FIT and sure * min(1.0, p / solved.n_samples) > (_NOISE * tol) ** 2:
             why = f"the fit left {left:.1e} of the targets' mean square"
             return cls("minimal", tol, flops=FLOPS_IF_DOUBTFUL, noise=why)
-        exact = alpha == 0 and left <= _EXACT_FIT and solved.n_samples >= p
+        # Fewer samples than features are fitted exactly, whatever their targets
+        told = solved.n_samples >= p or solution.coefficients.size <= QUICK
+        exact = alpha == 0 and left <= _EXACT_FIT and told
         return cls("minimal", tol, flops=None if exact else FLOPS_IF_DOUBTFUL)
 
 

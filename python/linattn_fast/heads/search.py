@@ -42,7 +42,7 @@ _STARTS, _STARTS_AT_LEAST, _STARTS_AT_MOST = 3, 8, 40
 that ranks allow, the likely answer; and for one head fewer than are known to be enough."""
 _NEARLY = 1e-5
 """Relative residual from which on least squares converges so fast that it is let finish."""
-_QUICK = 600
+QUICK = 600
 """Number of coefficients up to which reducing a rank costs less than least squares from a random
 point."""
 _DENSE, _CRITICAL = 0.8, 0.93
@@ -70,7 +70,7 @@ class Search:
         self.generic = heads_by_counting(self.d, len(self.C))
         self.found: dict[int, Descent] = {}
         """The nearest heads for each number that was tried."""
-        self.quick = self.C.size <= _QUICK
+        self.quick = self.C.size <= QUICK
         self.noisy_count: int | None = None
         """Number of heads that stand out of noise."""
 

@@ -10,10 +10,10 @@ vanishes. Written out, its smallest eigenvalues take (n d)^3 flops: seconds at n
     G = (null space) + (range),    range part Y:  K Y = K G  by conjugate gradients from zero
 
 and G - Y is a random element of the null space. With several times as many equations as unknowns,
-K is well conditioned on its range, and some fifty steps bring Y to rounding. The dimension of the
-null space shows in how many of a few more G - Y are independent, and K (G - Y) says whether they
-are in it. Where nothing is left of G, there is no null space; where there is doubt, the matrix is
-written out after all.
+K is well conditioned on its range, and some fifty steps bring Y to rounding. How many dimensions
+the null space has shows in how many of a few more G - Y are independent, and K (G - Y) says whether
+they are in it. Where nothing is left of G, there is no null space; where there is doubt, the matrix
+is written out after all.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def span(M: Floats, x: Floats, H: int) -> Floats | None:
     if n * d <= DENSE_UP_TO:
         return dense_span(M, x, H)
     U = np.linalg.svd(M, full_matrices=False)[0][:, :, :H]
-    F, dimension = iterated_span(np.ascontiguousarray(U), x)
-    if dimension == 0:
-        return None
-    return F if dimension == H or n * d > _DENSE_AT_MOST else dense_span(M, x, H)
+    F, left = iterated_span(np.ascontiguousarray(U), x)
+    if left <= _IN_NULL_SPACE or n * d > _DENSE_AT_MOST:
+        return F if len(F) == H else None
+    return dense_span(M, x, H)
 
 
 def dense_span(M: Floats, x: Floats, H: int) -> Floats:
@@ -78,24 +78,23 @@ def dense_span(M: Floats, x: Floats, H: int) -> Floats:
     return np.ascontiguousarray(vectors.T).reshape(H, n, d)
 
 
-def iterated_span(U: Floats, x: Floats) -> tuple[Floats, int | None]:
-    """Orthonormal F (H, n, d) nearest to the null space, from U (m, n, H) and x (m, d).
+def iterated_span(U: Floats, x: Floats) -> tuple[Floats, float]:
+    """Orthonormal F in the null space, from U (m, n, H) and x (m, d), and what K leaves of them.
 
-    Also the dimension of the null space: 0, or H, or None where it is neither for sure.
+    There are H of them, (H, n, d), at random where the null space has more dimensions; and fewer
+    where it has fewer. The other number is the largest ||K F||, relative to the mean eigenvalue.
     """
     _, n, H = U.shape
     d = x.shape[1]
     G = np.random.default_rng(_SEED).standard_normal((H + _MORE, n, d))
     rest = _without_range(G, U, x)
     _, sizes, F = np.linalg.svd(rest.reshape(len(G), n * d), full_matrices=False)
-    F = np.ascontiguousarray(F[:H]).reshape(H, n, d)
-    if sizes[0] <= _NOTHING * np.linalg.norm(G):
-        return F, 0
-    # The mean of the eigenvalues of K, as its trace is sum_i (n - H) |x_i|^2
-    scale = (n - H) / n * float(np.vdot(x, x)) / d
-    left = float(np.linalg.norm(_applied(F, U, x), axis=(1, 2)).max())
-    whole = sizes[H] <= _NOTHING * sizes[H - 1]
-    return F, H if whole and left <= _IN_NULL_SPACE * scale else None
+    count = min(H, int((sizes > _NOTHING * np.linalg.norm(G[0])).sum()))
+    F = np.ascontiguousarray(F[:count]).reshape(count, n, d)
+    # The trace of K is sum_i (n - H) |x_i|^2
+    mean = (n - H) / n * float(np.vdot(x, x)) / d
+    left = np.linalg.norm(_applied(F, U, x), axis=(1, 2)).max(initial=0.0)
+    return F, float(left) / mean
 
 
 def _applied(F: Floats, U: Floats, x: Floats) -> Floats:
