@@ -23,6 +23,17 @@ SampleStore::SampleStore(const Kernels& kernels, const Samples& data, bool keep)
       blocks_(BlockFiller(kernels, data, Precision::float64).blocks()),
       kept_(static_cast<std::size_t>(keep ? blocks_ : 0)) {}
 
+void SampleStore::keep_narrow() {
+  if (narrow_) return;
+  for (PackedSamples& block : kept_) {
+    const std::int64_t size = data_.pairs() * block.samples;
+    FloatBuffer rounded(size);
+    for (std::int64_t i = 0; i < size; ++i) rounded.data()[i] = static_cast<float>(block.s.data()[i]);
+    block.narrow_s = std::move(rounded);
+  }
+  narrow_ = true;
+}
+
 SampleReader::SampleReader(SampleStore& store, bool rows)
     : store_(store),
       make_(rows || !store.complete_),

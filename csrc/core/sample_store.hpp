@@ -15,6 +15,7 @@ namespace linattn {
 struct PackedSamples {
   std::int64_t samples = 0;
   Buffer s;        // chosen pairs as the right factor of a product
+  FloatBuffer narrow_s;  // the same in float32; empty until keep_narrow()
   Buffer queries;  // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
   Buffer weights;  // one row
   Buffer y;        // d_out rows (last, causal)
@@ -34,12 +35,17 @@ class SampleStore {
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
   void set_complete() { complete_ = keep_; }
 
+  // Are the samples kept, and has there been a first pass?
+  bool complete() const { return complete_; }
+  // From now on s is there in float32 as well; for samples that are complete(). What is too large becomes infinite.
+  void keep_narrow();
+
  private:
   friend class SampleReader;
   const Kernels& kernels_;
   const Samples& data_;
   Samples filled_;  // for all positions without targets: they are read where residuals are taken
-  bool keep_, complete_ = false;
+  bool keep_, complete_ = false, narrow_ = false;
   std::int64_t blocks_;
   std::vector<PackedSamples> kept_;
   SlabSums sums_;

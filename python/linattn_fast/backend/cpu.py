@@ -233,6 +233,13 @@ class CpuNormalOperator:
             raise non_finite_error(self._tokens) from None
         return NormalProduct(*self._finite(*sums))
 
+    def narrow(self, C: Floats) -> NormalProduct | None:
+        """See :meth:`NormalOperator.narrow`: for samples that a first pass has kept."""
+        sums = self._equations.narrow(C, get_num_threads())
+        if sums is None or not all(np.isfinite(array).all() for array in sums):
+            return None
+        return NormalProduct(*sums)
+
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
         try:

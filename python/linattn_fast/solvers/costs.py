@@ -129,6 +129,11 @@ def kept_samples_bytes(features: Features, d_out: int, positions: Positions, col
     return 8 * rows * (columns + compiled.SAMPLE_QUANTUM)
 
 
+def narrow_samples_bytes(features: Features, columns: int) -> int:
+    """Bytes of s in float32, which PCG keeps beside the packed samples where there is room."""
+    return 4 * features.n_pairs * (columns + compiled.SAMPLE_QUANTUM)
+
+
 def _slabs_bytes(n_samples: int, entries: int) -> int:
     """Bytes of the partial sums of a pass: one sum a slab, and one alone without the extension."""
     if compiled.MISSING is not None:

@@ -152,6 +152,9 @@ class CudaNormalOperator:
         self._require_finite(energy)
         return NormalProduct(product, energy)
 
+    def narrow(self, C: Floats) -> None:
+        """See :meth:`NormalOperator.narrow`: passes on a card are float64."""
+
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
 

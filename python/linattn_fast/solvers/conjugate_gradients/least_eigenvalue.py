@@ -17,7 +17,7 @@ approach lambda_min from above, and may stop anywhere on the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator
 from ...system.progress import Watch
 from .iteration import Iterate, conjugate_gradients
+from .narrow import Products
 from .whitening import Coordinates
 
 _LEAST_SHARE = 1e-3
@@ -71,8 +72,12 @@ def least_eigenvalue(
     *,
     limit: int,
     watch: Watch | None = None,
+    products: Products | None = None,
 ) -> LeastEigenvalue:
     """Bound lambda_min(K) of K = E' (Lambda + alpha I) E from a fixed random vector.
+
+    With products in float32 the bound is that of a K which is off by their level, so it counts only
+    where it is larger; else the iteration is done again in float64.
 
     Parameters
     ----------
@@ -80,6 +85,8 @@ def least_eigenvalue(
         An array of where vectors are to be.
     limit
         Most iterations.
+    products
+        How to multiply; None is in float64.
     """
     b = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
     if b.size == 0:
@@ -101,8 +108,15 @@ def least_eigenvalue(
         limit=limit,
         watch=watch,
         enough=has_null_direction,
+        products=products,
     )
     ritz = state.ritz_values()
-    if state.singular or is_null(ritz):
-        return LeastEigenvalue(0.0, True, state.iterations)
-    return LeastEigenvalue(lower_bound(ritz, state.residual * share), False, state.iterations)
+    singular = state.singular or is_null(ritz)
+    lower = 0.0 if singular else lower_bound(ritz, state.residual * share)
+    if products is not None and products.passes > 0:
+        off = products.level * float(ritz[-1]) if len(ritz) else 0.0
+        if not lower > 2 * off:
+            again = least_eigenvalue(operator, coordinates, alpha, place, limit=limit, watch=watch)
+            return replace(again, iterations=again.iterations + state.iterations)
+        lower -= off
+    return LeastEigenvalue(lower, singular, state.iterations)

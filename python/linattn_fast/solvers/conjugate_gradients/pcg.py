@@ -100,6 +100,8 @@ class PcgSolution:
     there is none."""
     least_norm: bool
     """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
+    narrow_passes: int
+    """Passes with products in float32."""
 
 
 def solve_pcg(
@@ -108,6 +110,7 @@ def solve_pcg(
     watch: Watch | None = None,
     tol: float | None = None,
     larger: Floats | None = None,
+    narrow: bool = False,
 ) -> PcgSolution:
     """Solve for the coefficients, all outputs at once.
 
@@ -126,8 +129,11 @@ def solve_pcg(
     larger
         Mean squares of the features' summands over those of the features, (p,), where they are
         known; with all features they are bounded in any case.
+    narrow
+        Whether passes may be in float32 (:mod:`linattn_fast.solvers.conjugate_gradients.narrow`): whether there is
+        memory for the samples in it.
     """
-    solve = Solve(operator, alpha, watch, tol, larger)
+    solve = Solve(operator, alpha, watch, tol, larger, narrow)
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused later
             return _solved(solve)
@@ -176,6 +182,8 @@ def _solved(solve: Solve) -> PcgSolution:
         unknown = "the least eigenvalue is not known"
         if whitening.shape != _directions(factors):
             error, unknown = np.inf, "directions count as zero that may be very small"
+    if solve.narrow_passes:
+        reasons.append(f"{solve.narrow_passes} passes in float32")
     if alpha == 0:  # of features that are always zero, no data speaks
         point = _seen(point, factors)
     reasons.append(_in_words(error, solve.tol, unknown))
@@ -191,6 +199,7 @@ def _solved(solve: Solve) -> PcgSolution:
         factors,
         error if error < 1 else None,
         least_norm,
+        solve.narrow_passes,
     )
 
 

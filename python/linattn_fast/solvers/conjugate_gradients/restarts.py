@@ -18,6 +18,7 @@ from ...system.progress import Watch
 from .coefficient_error import Point, Rounding, mean_summands, norms, relative
 from .iteration import Iterate, conjugate_gradients, row_squares
 from .least_eigenvalue import least_eigenvalue
+from .narrow import Products, products_for
 from .whitening import Coordinates, Whitening
 
 _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
@@ -48,12 +49,16 @@ class Solve:
         watch: Watch | None,
         tol: float | None,
         larger: Floats | None = None,
+        narrow: bool = False,
     ) -> None:
         self.operator = operator
         self.alpha = alpha
         self.watch = watch
         self.tol = tol
         self.iterations = 0
+        self._narrow = narrow
+        self._products: tuple[Coordinates, Products] | None = None
+        self._narrow_passes = 0
         self.limit = iteration_limit(operator.features.count)
         self.factors = operator.kronecker_factors()
         _require_visible(self.factors, operator)
@@ -70,6 +75,24 @@ class Solve:
         )
         self.kappa = 0.0
         """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
+
+    def products(self, coordinates: Coordinates) -> Products:
+        """Products in these coordinates; in float32 where they are allowed, and safe so far."""
+        if self._products is None or self._products[0] is not coordinates:
+            whole = isinstance(coordinates, Whitening) and coordinates.full
+            allowed = self._narrow and whole
+            self._narrow_passes = self.narrow_passes
+            self._products = (
+                coordinates,
+                products_for(self.operator, coordinates.condition, allowed),
+            )
+        return self._products[1]
+
+    @property
+    def narrow_passes(self) -> int:
+        """Passes with products in float32, until now."""
+        present = 0 if self._products is None else self._products[1].passes
+        return self._narrow_passes + present
 
     def so_far(self) -> Floats:
         """Coefficients found until now."""
@@ -143,6 +166,7 @@ class Solve:
             watch=self.watch,
             enough=lambda state: self._accurate(state, coordinates),
             iterate=self.state,
+            products=self.products(coordinates),
         )
         self.state.converged |= self._accurate(self.state, coordinates)
         self.iterations += self.state.iterations
@@ -186,6 +210,7 @@ class Solve:
             whitening.left,
             limit=self.limit,
             watch=self.watch,
+            products=self.products(whitening),
         )
         self.iterations += found.iterations
         self.kappa = found.lower
