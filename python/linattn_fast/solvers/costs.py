@@ -25,6 +25,7 @@ from ..linalg.cholesky import factor_bytes
 from ..problem.interface import Problem
 from ..system.arguments import as_size
 from ..system.machine import get_num_threads, usable_cores
+from .conjugate_gradients.expected import expected_iterations
 from .conjugate_gradients.restarts import TOLERANCE
 
 # Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
@@ -41,8 +42,6 @@ _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
 _HEAVY_TAILS = 1.4
 """Cubic features need so many times the iterations of Gaussian ones."""
-_LARGEST_ROOT = 50.0
-"""Largest root of the condition number that is reckoned with: few samples a feature."""
 _WORTH_LOOKING = 0.1
 """Seconds of the whole below which nobody looks for blocks."""
 
@@ -58,9 +57,7 @@ class Costs:
 
 def predicted_iterations(features: Features, n_samples: int) -> int:
     """Iterations of one solve."""
-    r = math.sqrt(features.count / n_samples)
-    root = min((1 + r) / (1 - r), _LARGEST_ROOT) if r < 1 else _LARGEST_ROOT
-    return math.ceil(_HEAVY_TAILS * 0.5 * root * math.log(2 / TOLERANCE))
+    return math.ceil(_HEAVY_TAILS * expected_iterations(n_samples, features.count, TOLERANCE))
 
 
 def predict(

@@ -26,6 +26,8 @@ from ...linalg.factors import EPS
 from ...system.progress import Watch
 from ..accuracy import Solution
 from .coefficient_error import Point, norms
+from .expected import FASTEST, expected_iterations, more_would_be_faster
+from .iteration import Iterate
 from .restarts import Solve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
@@ -153,9 +155,10 @@ def _solved(solve: Solve) -> PcgSolution:
         lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
         floor = lowest * norms(whitening.transpose(solve.zero.gradient))
     singular = solve.tol is not None and not seen and solve.probe(whitening)
+    probed = solve.iterations
     point, state = solve.first(whitening, floor)
     ritz = state.ritz_values()
-    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
+    reasons = _counted(solve, state, probed)
     if not state.converged and not state.singular:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
@@ -201,6 +204,22 @@ def _solved(solve: Solve) -> PcgSolution:
         least_norm,
         solve.narrow_passes,
     )
+
+
+def _counted(solve: Solve, state: Iterate, probed: int) -> list[str]:
+    """Iterations of the first solve, and what random samples would take."""
+    n, p = solve.operator.n_samples, solve.operator.features.count
+    told = f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"
+    if n > p and 0 < state.residual < 1:
+        told += f" ({expected_iterations(n, p, state.residual)} for whitened random samples)"
+    reasons = [told]
+    if probed:
+        reasons.append(f"{probed} before that to bound the least eigenvalue")
+    if more_would_be_faster(n, p):
+        reasons.append(
+            f"iterations times samples would be least with about {int(FASTEST * p):,} samples"
+        )
+    return reasons
 
 
 def _directions(factors: KroneckerFactors) -> tuple[int, int]:

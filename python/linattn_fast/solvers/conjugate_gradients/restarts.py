@@ -29,9 +29,11 @@ _MOST_RESTARTS = 6
 _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
 _WINDOW = 5
 """Iterations between two looks at the coefficients, where an accuracy is asked for."""
-_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
-"""A solve to an accuracy may go on to this residual, or this share of the accuracy: looking at the
-coefficients is what should end it."""
+_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-13, 1e-2
+"""A solve to an accuracy may go on to this residual, or this share of the accuracy times the least
+eigenvalue: looking at the coefficients is what should end it, because a restart begins anew."""
+_ENOUGH = 0.8
+"""Share of the accuracy asked for at which a solve ends; the rest is for what the data then says."""
 
 
 def iteration_limit(dimension: int) -> int:
@@ -220,15 +222,16 @@ class Solve:
         """Relative residual that ends a solve."""
         if self.tol is None or self.kappa == 0:  # a smaller one would bound nothing
             return TOLERANCE
-        return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
+        wanted = _RESIDUAL_OF_ERROR * self.tol * min(self.kappa, 1.0)
+        return min(TOLERANCE, max(wanted, _LEAST_TOLERANCE))
 
     def _accurate(self, state: Iterate, coordinates: Coordinates) -> bool:
-        """Whether the residuals of the iteration bound the error by half of what is asked for."""
+        """Whether the residuals of the iteration bound the error by what is asked for."""
         if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
             return False
         mu = max(self.alpha, self.kappa / coordinates.norm / coordinates.norm)
         left = self.unit * state.norms / np.sqrt(self.kappa * mu)
-        return float(relative(left, self.so_far()).max()) <= self.tol / 2
+        return float(relative(left, self.so_far()).max()) <= _ENOUGH * self.tol
 
 
 def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:
