@@ -208,9 +208,9 @@ class Pass {
   }
 
  private:
-  static const T* s_of(const PackedSamples& block) {
+  const T* s_of(const PackedSamples& block) const {
     if constexpr (narrow) {
-      return block.narrow_s.data();
+      return reader_.narrow_s();
     } else {
       return block.s.data();
     }
@@ -416,7 +416,6 @@ void normal_product(SampleStore& store, const double* coefficients, std::int64_t
 
 void narrow_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
                     double* product, double* energy) {
-  store.keep_narrow();
   const std::int64_t p = store.data().pairs() * store.data().queries();
   const Buffer scaled(m * p);
   std::vector<int> exponents(static_cast<std::size_t>(m));

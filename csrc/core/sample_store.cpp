@@ -23,17 +23,6 @@ SampleStore::SampleStore(const Kernels& kernels, const Samples& data, bool keep)
       blocks_(BlockFiller(kernels, data, Precision::float64).blocks()),
       kept_(static_cast<std::size_t>(keep ? blocks_ : 0)) {}
 
-void SampleStore::keep_narrow() {
-  if (narrow_) return;
-  for (PackedSamples& block : kept_) {
-    const std::int64_t size = data_.pairs() * block.samples;
-    FloatBuffer rounded(size);
-    for (std::int64_t i = 0; i < size; ++i) rounded.data()[i] = static_cast<float>(block.s.data()[i]);
-    block.narrow_s = std::move(rounded);
-  }
-  narrow_ = true;
-}
-
 SampleReader::SampleReader(SampleStore& store, bool rows)
     : store_(store),
       make_(rows || !store.complete_),
@@ -59,6 +48,17 @@ const PackedSamples& SampleReader::next() {
   std::swap(carry_, next_carry_);
   pack(packed);
   return packed;
+}
+
+const float* SampleReader::narrow_s() const {
+  PackedSamples& packed = store_.kept_[static_cast<std::size_t>(next_ - 1)];
+  if (packed.narrow_s.data() == nullptr) {
+    const std::int64_t size = store_.data_.pairs() * packed.samples;
+    FloatBuffer rounded(size);
+    for (std::int64_t i = 0; i < size; ++i) rounded.data()[i] = static_cast<float>(packed.s.data()[i]);
+    packed.narrow_s = std::move(rounded);
+  }
+  return packed.narrow_s.data();
 }
 
 void SampleReader::pack(PackedSamples& packed) const {

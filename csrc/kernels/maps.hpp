@@ -21,8 +21,8 @@ constexpr std::int64_t map_panel(std::int64_t left) {
   return taken * width_of<T>;
 }
 
-// Rows (a, l) of coefficients[a][u][l], as left factor: panels of vectors of rows, pair after pair; the last panel is as
-// narrow as what is left, rounded up to a vector.
+// Rows (a, l) of coefficients[a][u][l], as left factor: panels of vectors of rows, pair after pair; the last panel is
+// as narrow as what is left, rounded up to a vector.
 template <typename T>
 void pack_matrix(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries, T* out) {
   const std::int64_t rows = outputs * queries;
@@ -94,7 +94,8 @@ void apply_packed(const T* matrix, std::int64_t rows, const T* packed, std::int6
       for (std::int64_t j = 0; j < in_panel; ++j) targets[j] = out + (i + j) * samples;
       for (std::int64_t k = 0; k < samples; k += map_samples) {
         map_tile<T, map_vectors>(width / width_of<T>, matrix + i * pairs + u * width, packed + u * samples, k,
-                                 least(at_once, pairs - u), samples, TileTarget{targets, in_panel, k, nullptr, nullptr});
+                                 least(at_once, pairs - u), samples,
+                                 TileTarget{targets, in_panel, k, nullptr, nullptr});
       }
     }
   }

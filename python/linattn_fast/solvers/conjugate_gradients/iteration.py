@@ -33,6 +33,8 @@ _FLAT = 16 * EPS
 that a step along it would be taken from."""
 _REPLACED = 1e-3
 """Residuals in float32 are replaced when they have come down to this share."""
+_LOOK = 10
+"""Iterations in float32 between two looks at Ritz values."""
 
 Watch: TypeAlias = Callable[[int, float, float], object]
 """Called after each iteration with its number in this solve, the relative residual and the
@@ -111,6 +113,7 @@ def conjugate_gradients(
     state.residual = 1.0 if len(active) else 0.0
     replaced = squares.copy()  # when residuals were last those of v
     stale = False  # whether there were products in float32 since
+    narrow = multiply.narrow
 
     def replace(rows: Array, active: npt.NDArray[np.intp]) -> None:
         """Take the residuals of v, and make directions orthogonal to them again."""
@@ -129,9 +132,13 @@ def conjugate_gradients(
         rows = xp.asarray(active)
         C = xp.ascontiguousarray(coordinates.coefficients(direction[rows]))
         found = multiply(C)
+        if multiply.narrow and multiply.off is None:
+            found, rough = multiply.exact(C), found
+            D = coordinates.transpose(rough.product - found.product) / operator.total_weight
+            multiply.off = float(np.sqrt(row_squares(D) / lengths[active]).max())
         curvature = _curvature(C, found, operator, alpha)
         of_one = curvature / lengths[active]
-        if multiply.narrow and (of_one <= multiply.flat * largest[active]).any():
+        if not multiply.shows(float(of_one.min())):
             multiply.narrow = False
             found = multiply(C)
             curvature = _curvature(C, found, operator, alpha)
@@ -147,14 +154,21 @@ def conjugate_gradients(
         rest[rows] -= size * forward
         new = row_squares(rest[rows])
         done = new <= goal[active] ** 2 * start[active]
-        if stale and (done | (new < _REPLACED**2 * replaced[active])).any():
+        if state.iterations % _LOOK == _LOOK - 1 and multiply.narrow:
+            multiply.narrow = multiply.shows(float(min(state.ritz_values(), default=np.inf)))
+        smaller = new < _REPLACED**2 * replaced[active]
+        if stale and (not multiply.narrow or (done | smaller).any()):
             replace(rows, active)
             stale, new = False, row_squares(rest[rows])
         ratio = new / squares[active]
+        anew = narrow and not multiply.narrow  # a solve of its own, from here
+        if anew:
+            narrow, limit = False, limit + state.iterations
+            state.steps, state.ratios, ratio = [], [], np.zeros(len(active))
         direction[rows] = rest[rows] + xp.asarray(ratio[:, None, None]) * direction[rows]
         squares[active] = new
         lengths[active] = new + ratio**2 * lengths[active]
-        if active[0] == 0 and step[0] > 0:
+        if active[0] == 0 and step[0] > 0 and not anew:
             state.steps.append(float(step[0]))
             state.ratios.append(float(ratio[0]))
         state.iterations += 1

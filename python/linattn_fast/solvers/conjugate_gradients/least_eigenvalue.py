@@ -38,6 +38,8 @@ _NULL = 1e-14
 _LOOK = 10
 """Iterations between two looks at Ritz values."""
 _HALVINGS = 60
+_LARGER = 4.0
+"""Times what is measured on one vector that ||D|| may be."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def least_eigenvalue(
 ) -> LeastEigenvalue:
     """Bound lambda_min(K) of K = E' (Lambda + alpha I) E from a fixed random vector.
 
-    With products in float32 the bound is that of a K which is off by their level, so it counts only
-    where it is larger; else the iteration is done again in float64.
+    With products in float32 the bound is that of K + D, so it counts only where D is clearly smaller;
+    else the iteration is done again in float64.
 
     Parameters
     ----------
@@ -96,8 +98,14 @@ def least_eigenvalue(
     def is_null(ritz: Floats) -> bool:
         return len(ritz) > 0 and bool(ritz[0] < _NULL * ritz[-1])
 
+    narrow = products is not None and products.narrow
+
+    def is_too_rough() -> bool:
+        return narrow and products is not None and not products.narrow
+
     def has_null_direction(state: Iterate) -> bool:
-        return state.iterations % _LOOK == 0 and is_null(state.ritz_values())
+        looked = state.iterations % _LOOK == 0 and is_null(state.ritz_values())
+        return is_too_rough() or looked
 
     state = conjugate_gradients(
         operator,
@@ -113,9 +121,9 @@ def least_eigenvalue(
     ritz = state.ritz_values()
     singular = state.singular or is_null(ritz)
     lower = 0.0 if singular else lower_bound(ritz, state.residual * share)
-    if products is not None and products.passes > 0:
-        off = products.level * float(ritz[-1]) if len(ritz) else 0.0
-        if not lower > 2 * off:
+    if products is not None and products.off is not None:
+        off = _LARGER * products.off
+        if is_too_rough() or not lower > 2 * off:
             again = least_eigenvalue(operator, coordinates, alpha, place, limit=limit, watch=watch)
             return replace(again, iterations=again.iterations + state.iterations)
         lower -= off

@@ -1,13 +1,14 @@
 """Products with the Gram whose blocks are summed in float32: half the bytes and half the time.
 
-In whitened coordinates, K = E' (Lambda + alpha I) E, such a product is off by about
+In whitened coordinates, K = E' (Lambda + alpha I) E, such a product is that of K + D. How large D is
+follows from how far features cancel in C h; with the condition number of A (x) B it is at most about
 
-    level = 2^-24 sqrt(condition)          of ||K|| ||v||
+    2^-24 sqrt(condition) ||K||
 
-with the condition number of A (x) B: features cancel in C h where tokens depend on one another, and
-float32 loses what cancels. An iteration may use them because its residuals are recomputed in
-float64 from time to time (:mod:`linattn_fast.solvers.conjugate_gradients.iteration`): what they lose costs iterations,
-not digits. Where they turn out to be too rough, it goes on in float64 and never comes back.
+and it is measured once, on the first vector. An iteration may use K + D because its residuals are
+recomputed in float64 from time to time (:mod:`linattn_fast.solvers.conjugate_gradients.iteration`): what D spoils
+costs iterations, not digits. They stay few while D is small against the least eigenvalue of K that
+the iteration meets. Where it is not, the iteration goes on in float64 and never comes back.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ...backend.normal_operator import NormalOperator, NormalProduct
 FLOAT32 = 2.0**-24
 """Unit roundoff of float32."""
 _ROUGHEST = 1e-3
-"""Largest level at which float32 is tried."""
+"""Largest share of ||K|| that D may be expected to be, for float32 to be tried."""
 _WORTHWHILE = 1e8
 """Flops of a pass, 4 N p for one output, below which nothing is gained."""
-_RESOLVED = 10.0
-"""Levels below which a curvature, relative to the largest one, is not to be told from zero."""
+_CLEAR = 500.0
+"""Times ||D|| that eigenvalues have to be, if D is to cost few iterations."""
 
 
 class Products:
@@ -32,14 +33,15 @@ class Products:
     ----------
     operator
         The data.
-    level
-        Error to be expected of a product in float32; None for float64 only.
+    narrow
+        Whether to begin in float32.
     """
 
-    def __init__(self, operator: NormalOperator, level: float | None = None) -> None:
+    def __init__(self, operator: NormalOperator, narrow: bool = False) -> None:
         self._operator = operator
-        self.narrow = level is not None
-        self.level = 0.0 if level is None else level
+        self.narrow = narrow
+        self.off: float | None = None
+        """||D||, once it is measured."""
         self.passes = 0
         """In float32, so far."""
 
@@ -57,15 +59,13 @@ class Products:
         """Multiply likewise, always in float64."""
         return self._operator.normal(C)
 
-    @property
-    def flat(self) -> float:
-        """Share of the largest curvature below which a product does not show one; 0 in float64."""
-        return _RESOLVED * self.level if self.narrow else 0.0
+    def shows(self, eigenvalue: float) -> bool:
+        """Whether products tell an eigenvalue, or curvature, of this size from others."""
+        return not self.narrow or self.off is None or eigenvalue > _CLEAR * self.off
 
 
 def products_for(operator: NormalOperator, condition: float, allowed: bool) -> Products:
-    """Products in whitened coordinates of a condition number, in float32 where that is safe."""
-    level = FLOAT32 * condition**0.5
+    """Products in whitened coordinates of a condition number, in float32 where that may be safe."""
     work = 4.0 * operator.n_samples * operator.features.count
-    safe = allowed and level <= _ROUGHEST and work >= _WORTHWHILE
-    return Products(operator, level if safe else None)
+    safe = allowed and FLOAT32 * condition**0.5 <= _ROUGHEST and work >= _WORTHWHILE
+    return Products(operator, safe)
