@@ -75,11 +75,9 @@ def test_planted_coefficients_are_as_exact_as_those_of_float64(kind):
         assert wide.narrow_passes == 0
         taken += narrow.narrow_passes
         errors = [relative(found.solution.coefficients, C) for found in (narrow, wide)]
-        assert errors[0] < 10 * EPS * np.linalg.cond(H)
+        assert errors[0] < max(10 * EPS * np.linalg.cond(H), 2 * errors[1])
         ratios.append((errors[0] + EPS) / (errors[1] + EPS))
-        # Heavy tails take thousands of iterations, whose number rounding in float64 rules as well
-        most = 1.5 if kind == "heavy tails" else 1.15
-        assert narrow.iterations <= most * wide.iterations + 5
+        assert narrow.iterations <= 1.15 * wide.iterations + 5
     assert np.exp(np.mean(np.log(ratios))) < 2
     assert (taken > 0) == (kind != "mixed 1e3")  # where float32 would lose what cancels
 

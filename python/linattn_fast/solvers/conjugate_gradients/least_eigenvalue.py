@@ -121,7 +121,7 @@ def least_eigenvalue(
     ritz = state.ritz_values()
     singular = state.singular or is_null(ritz)
     lower = 0.0 if singular else lower_bound(ritz, state.residual * share)
-    if products is not None and products.off is not None:
+    if narrow and products is not None and products.off is not None:
         off = _LARGER * products.off
         if is_too_rough() or not lower > 2 * off:
             again = least_eigenvalue(operator, coordinates, alpha, place, limit=limit, watch=watch)
