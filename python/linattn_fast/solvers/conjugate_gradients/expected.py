@@ -6,8 +6,8 @@ relative residual eps after about
 
     sqrt(kappa) / 2  ln(2 / eps)          sqrt(kappa) = (sqrt(r) + 1) / (sqrt(r) - 1)
 
-iterations, each of which passes over N samples. Iterations times N are least at sqrt(r) = (1 + sqrt(5)) / 2:
-with fewer samples, more of them would be faster.
+iterations, each of which passes over N samples. Iterations times N are least at
+sqrt(r) = (1 + sqrt(5)) / 2: with fewer samples, more of them would be faster.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ have converged leave the passes. The coefficients of the iteration are those of 
 values estimate the spectrum of K. Vectors are where the operator's results are; step sizes and
 residuals, one number a row, are on the host.
 
-With products in float32 (:class:`~linattn_fast.solvers.conjugate_gradients.narrow.Products`) residuals are replaced by
-right - K v in float64 each time that they have become a thousand times smaller, and before a row is
-done. The direction goes on, so that nothing is lost of what the iteration has learnt.
+With products in float32 (:class:`.narrow.Products`) residuals are replaced by right - K v in
+float64 each time that they have become a thousand times smaller, and before a row is done. The
+direction goes on, so that nothing is lost of what the iteration has learnt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.linalg import eigvalsh_tridiagonal
 
 from ...arrays.device import module_of, to_host
-from ...arrays.types import Array, Floats
+from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator, NormalProduct
 from ...linalg.factors import EPS
 from .narrow import Products
@@ -36,6 +36,8 @@ _REPLACED = 1e-3
 _LOOK = 10
 """Iterations in float32 between two looks at Ritz values."""
 
+Rows: TypeAlias = npt.NDArray[np.intp]
+"""Numbers of right-hand sides, on the host."""
 Watch: TypeAlias = Callable[[int, float, float], object]
 """Called after each iteration with its number in this solve, the relative residual and the
 tolerance; may raise to stop."""
@@ -98,119 +100,160 @@ def conjugate_gradients(
     products
         How to multiply; None is in float64.
     """
-    xp = module_of(right)
-    multiply = Products(operator) if products is None else products
     state = Iterate(np.zeros(0)) if iterate is None else iterate
-    state.v = xp.zeros_like(right)
-    rest, direction = right.copy(), right.copy()
-    squares = row_squares(rest)  # (m,)
-    start = squares.copy()
-    state.norms = np.sqrt(squares)
-    lengths = squares.copy()  # squared, of the directions, to which residuals are orthogonal
-    largest = np.zeros(len(start))  # curvature of a direction of length one, so far
-    goal = np.broadcast_to(tolerance, start.shape)
-    active = np.flatnonzero(start > 0)
+    multiply = Products(operator) if products is None else products
+    run = _Run(operator, coordinates, alpha, right, multiply, state)
+    goal = np.broadcast_to(tolerance, run.start.shape)
+    active = np.flatnonzero(run.start > 0)
     state.residual = 1.0 if len(active) else 0.0
-    replaced = squares.copy()  # when residuals were last those of v
-    stale = False  # whether there were products in float32 since
-    narrow = multiply.narrow
-
-    def replace(rows: Array, active: npt.NDArray[np.intp]) -> None:
-        """Take the residuals of v, and make directions orthogonal to them again."""
-        C = xp.ascontiguousarray(coordinates.coefficients(state.v[rows]))
-        true = right[rows] - _forward(C, multiply.exact(C), operator, coordinates, alpha)
-        if (row_squares(true - rest[rows]) > row_squares(rest[rows])).any():
-            multiply.narrow = False  # nothing that they say is known any more
-        rest[rows] = true
-        squared = row_squares(true)
-        along = _row_products(direction[rows], true)
-        share = np.divide(along, squared, out=np.zeros(len(active)), where=squared > 0)
-        direction[rows] -= xp.asarray(share[:, None, None]) * true
-        replaced[active] = squared
-
     while len(active) and state.iterations < limit:
-        rows = xp.asarray(active)
-        C = xp.ascontiguousarray(coordinates.coefficients(direction[rows]))
-        found = multiply(C)
-        if multiply.narrow and multiply.off is None:
-            found, rough = multiply.exact(C), found
-            D = coordinates.transpose(rough.product - found.product) / operator.total_weight
-            multiply.off = float(np.sqrt(row_squares(D) / lengths[active]).max())
-        curvature = _curvature(C, found, operator, alpha)
-        of_one = curvature / lengths[active]
-        if not multiply.shows(float(of_one.min())):
-            multiply.narrow = False
-            found = multiply(C)
-            curvature = _curvature(C, found, operator, alpha)
-            of_one = curvature / lengths[active]
-        stale |= multiply.narrow
-        forward = _forward(C, found, operator, coordinates, alpha)
-        largest[active] = np.maximum(largest[active], of_one)
-        # A direction that is invisible to the data has nothing to gain, and a step without bound
-        seen = (of_one > _FLAT * largest[active]) & (curvature > 0)
-        step = np.divide(squares[active], curvature, out=np.zeros(len(active)), where=seen)
-        size = xp.asarray(step[:, None, None])
-        state.v[rows] += size * direction[rows]
-        rest[rows] -= size * forward
-        new = row_squares(rest[rows])
-        done = new <= goal[active] ** 2 * start[active]
-        if state.iterations % _LOOK == _LOOK - 1 and multiply.narrow:
-            multiply.narrow = multiply.shows(float(min(state.ritz_values(), default=np.inf)))
-        smaller = new < _REPLACED**2 * replaced[active]
-        if stale and (not multiply.narrow or (done | smaller).any()):
-            replace(rows, active)
-            stale, new = False, row_squares(rest[rows])
-        ratio = new / squares[active]
-        anew = narrow and not multiply.narrow  # a solve of its own, from here
+        seen, anew = run.advance(active, goal[active])
         if anew:
-            narrow, limit = False, limit + state.iterations
-            state.steps, state.ratios, ratio = [], [], np.zeros(len(active))
-        direction[rows] = rest[rows] + xp.asarray(ratio[:, None, None]) * direction[rows]
-        squares[active] = new
-        lengths[active] = new + ratio**2 * lengths[active]
-        if active[0] == 0 and step[0] > 0 and not anew:
-            state.steps.append(float(step[0]))
-            state.ratios.append(float(ratio[0]))
+            limit += state.iterations
         state.iterations += 1
-        state.norms = np.sqrt(squares)
-        relative = np.sqrt(squares[active] / start[active])
+        relative = run.relative(active)
         state.residual = float(relative.max())
         slowest = int((relative / goal[active]).argmax())
         if watch is not None:
             watch(state.iterations, float(relative[slowest]), float(goal[active][slowest]))
         state.singular |= not seen.all()
         active = active[(relative > goal[active]) & seen]
-        if enough is not None and enough(state):
-            if not stale or not len(active):
-                break
-            rows = xp.asarray(active)
-            replace(rows, active)
-            stale = False
-            # It held the residual that was, which orthogonality has taken out
-            direction[rows] = direction[rows] + rest[rows]
-            squares[active] = row_squares(rest[rows])
-            state.norms = np.sqrt(squares)
-            state.residual = float(np.sqrt(squares[active] / start[active]).max())
-            if enough(state):
-                break
+        if enough is not None and enough(state) and (not run.settle(active) or enough(state)):
+            break
     state.converged = len(active) == 0 and not state.singular
     return state
 
 
-def _curvature(C: Floats, found: NormalProduct, operator: NormalOperator, alpha: float) -> Floats:
-    """v' K v of each row, (m,), with C = E(v)."""
-    return found.energy / operator.total_weight + alpha * row_squares(C)
+class _Run:
+    """The vectors of an iteration, and one step of it."""
 
+    def __init__(
+        self,
+        operator: NormalOperator,
+        coordinates: Coordinates,
+        alpha: float,
+        right: Floats,
+        multiply: Products,
+        state: Iterate,
+    ) -> None:
+        self.operator, self.coordinates, self.alpha = operator, coordinates, alpha
+        self.right, self.multiply, self.state = right, multiply, state
+        self.xp = module_of(right)
+        state.v = self.xp.zeros_like(right)
+        self.rest, self.direction = right.copy(), right.copy()
+        self.squares = row_squares(right)  # (m,)
+        self.start = self.squares.copy()
+        state.norms = np.sqrt(self.squares)
+        # squared, of the directions, to which residuals are orthogonal
+        self.lengths = self.squares.copy()
+        # curvature of a direction of length one, so far
+        self.largest = np.zeros(len(self.start))
+        self.narrow = multiply.narrow
+        self.replaced = self.squares.copy()
+        """Squares of residuals when they were last those of v."""
+        self.stale = False
+        """Whether there were products in float32 since."""
 
-def _forward(
-    C: Floats,
-    found: NormalProduct,
-    operator: NormalOperator,
-    coordinates: Coordinates,
-    alpha: float,
-) -> Floats:
-    """K v, (m, r, t), with C = E(v)."""
-    return coordinates.transpose(found.product / operator.total_weight + alpha * C)
+    def relative(self, active: Rows) -> Floats:
+        """Residuals relative to the first ones."""
+        found: Floats = np.sqrt(self.squares[active] / self.start[active])
+        return found
+
+    def advance(self, active: Rows, goal: Floats) -> tuple[npt.NDArray[np.bool_], bool]:
+        """One step of active rows: in which of them K is not zero, and whether it began anew."""
+        state, rows = self.state, self.xp.asarray(active)
+        curvature, forward = self._product(active)
+        of_one = curvature / self.lengths[active]
+        self.largest[active] = np.maximum(self.largest[active], of_one)
+        # A direction that is invisible to the data has nothing to gain, and a step without bound
+        seen = (of_one > _FLAT * self.largest[active]) & (curvature > 0)
+        step = np.divide(self.squares[active], curvature, out=np.zeros(len(active)), where=seen)
+        size = self.xp.asarray(step[:, None, None])
+        state.v[rows] += size * self.direction[rows]
+        self.rest[rows] -= size * forward
+        new = row_squares(self.rest[rows])
+        if self.stale and self._replacement_is_due(active, new, goal):
+            new = self._replace(active)
+        ratio = new / self.squares[active]
+        anew = self.narrow and not self.multiply.narrow  # a solve of its own, from here
+        if anew:
+            self.narrow, ratio = False, np.zeros(len(active))
+            state.steps, state.ratios = [], []
+        factor = self.xp.asarray(ratio[:, None, None])
+        self.direction[rows] = self.rest[rows] + factor * self.direction[rows]
+        self.squares[active] = new
+        self.lengths[active] = new + ratio**2 * self.lengths[active]
+        if active[0] == 0 and step[0] > 0 and not anew:
+            state.steps.append(float(step[0]))
+            state.ratios.append(float(ratio[0]))
+        state.norms = np.sqrt(self.squares)
+        return seen, anew
+
+    def _product(self, active: Rows) -> tuple[Floats, Floats]:
+        """v' K v, (m,), and K v, (m, r, t), of the directions."""
+        multiply, lengths = self.multiply, self.lengths[active]
+        C = self._coefficients(self.direction, active)
+        found = multiply(C)
+        if multiply.narrow and multiply.off is None:
+            found, rough = multiply.exact(C), found
+            D = self.coordinates.transpose(rough.product - found.product)
+            multiply.off = float(np.sqrt(row_squares(D / self._weight) / lengths).max())
+        curvature = found.energy / self._weight + self.alpha * row_squares(C)
+        if not multiply.shows(float((curvature / lengths).min())):
+            multiply.narrow = False
+            found = multiply(C)
+            curvature = found.energy / self._weight + self.alpha * row_squares(C)
+        self.stale |= multiply.narrow
+        return curvature, self._forward(C, found)
+
+    @property
+    def _weight(self) -> float:
+        return self.operator.total_weight
+
+    def _coefficients(self, v: Floats, active: Rows) -> Floats:
+        rows = self.xp.asarray(active)
+        C: Floats = self.xp.ascontiguousarray(self.coordinates.coefficients(v[rows]))
+        return C
+
+    def _forward(self, C: Floats, found: NormalProduct) -> Floats:
+        return self.coordinates.transpose(found.product / self._weight + self.alpha * C)
+
+    def _replacement_is_due(self, active: Rows, new: Floats, goal: Floats) -> bool:
+        """Whether rows seem done, are much smaller than they were, or float32 is to be left."""
+        multiply = self.multiply
+        if self.state.iterations % _LOOK == _LOOK - 1 and multiply.narrow:
+            multiply.narrow = multiply.shows(float(min(self.state.ritz_values(), default=np.inf)))
+        done = new <= goal**2 * self.start[active]
+        smaller = new < _REPLACED**2 * self.replaced[active]
+        return not multiply.narrow or bool((done | smaller).any())
+
+    def _replace(self, active: Rows) -> Floats:
+        """Take the residuals of v, make directions orthogonal to them; return their squares."""
+        rows = self.xp.asarray(active)
+        C = self._coefficients(self.state.v, active)
+        true = self.right[rows] - self._forward(C, self.multiply.exact(C))
+        if (row_squares(true - self.rest[rows]) > row_squares(self.rest[rows])).any():
+            self.multiply.narrow = False  # nothing that they say is known any more
+        self.rest[rows] = true
+        squares = row_squares(true)
+        along = _row_products(self.direction[rows], true)
+        share = np.divide(along, squares, out=np.zeros(len(active)), where=squares > 0)
+        self.direction[rows] -= self.xp.asarray(share[:, None, None]) * true
+        self.replaced[active] = squares
+        self.stale = False
+        return squares
+
+    def settle(self, active: Rows) -> bool:
+        """Between two steps, make the residuals those of v; return whether they were not."""
+        if not self.stale or not len(active):
+            return False
+        rows = self.xp.asarray(active)
+        self.squares[active] = self._replace(active)
+        # The directions held the residuals that were, which orthogonality has taken out
+        self.direction[rows] += self.rest[rows]
+        self.state.norms = np.sqrt(self.squares)
+        self.state.residual = float(self.relative(active).max())
+        return True
 
 
 def _row_products(a: Floats, b: Floats) -> Floats:

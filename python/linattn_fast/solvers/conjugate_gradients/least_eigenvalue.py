@@ -78,8 +78,8 @@ def least_eigenvalue(
 ) -> LeastEigenvalue:
     """Bound lambda_min(K) of K = E' (Lambda + alpha I) E from a fixed random vector.
 
-    With products in float32 the bound is that of K + D, so it counts only where D is clearly smaller;
-    else the iteration is done again in float64.
+    With products in float32 the bound is that of K + D, so it counts only where D is clearly
+    smaller; else the iteration is done again in float64.
 
     Parameters
     ----------

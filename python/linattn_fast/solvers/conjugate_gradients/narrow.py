@@ -1,13 +1,14 @@
 """Products with the Gram whose blocks are summed in float32: half the bytes and half the time.
 
-In whitened coordinates, K = E' (Lambda + alpha I) E, such a product is that of K + D. How large D is
-follows from how far features cancel in C h; with the condition number of A (x) B it is at most about
+In whitened coordinates, K = E' (Lambda + alpha I) E, such a product is that of K + D. How large D
+is follows from how far features cancel in C h; with the condition number of A (x) B it is at most
+about
 
     2^-24 sqrt(condition) ||K||
 
 and it is measured once, on the first vector. An iteration may use K + D because its residuals are
-recomputed in float64 from time to time (:mod:`linattn_fast.solvers.conjugate_gradients.iteration`): what D spoils
-costs iterations, not digits. They stay few while D is small against the least eigenvalue of K that
+recomputed in float64 from time to time (:mod:`.iteration`): what D spoils costs iterations, not
+digits. They stay few while D is small against the least eigenvalue of K that
 the iteration meets. Where it is not, the iteration goes on in float64 and never comes back.
 """
 

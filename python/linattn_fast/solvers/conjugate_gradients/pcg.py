@@ -132,8 +132,8 @@ def solve_pcg(
         Mean squares of the features' summands over those of the features, (p,), where they are
         known; with all features they are bounded in any case.
     narrow
-        Whether passes may be in float32 (:mod:`linattn_fast.solvers.conjugate_gradients.narrow`): whether there is
-        memory for the samples in it.
+        Whether passes may be in float32 (:mod:`.narrow`): whether there is memory for the samples
+        in it.
     """
     solve = Solve(operator, alpha, watch, tol, larger, narrow)
     try:

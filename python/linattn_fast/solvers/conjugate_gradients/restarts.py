@@ -33,7 +33,7 @@ _LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-13, 1e-2
 """A solve to an accuracy may go on to this residual, or this share of the accuracy times the least
 eigenvalue: looking at the coefficients is what should end it, because a restart begins anew."""
 _ENOUGH = 0.8
-"""Share of the accuracy asked for at which a solve ends; the rest is for what the data then says."""
+"""Share of the accuracy asked for at which a solve ends; the rest is for rounding in the data."""
 
 
 def iteration_limit(dimension: int) -> int:
