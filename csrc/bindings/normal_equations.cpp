@@ -38,6 +38,19 @@ class NormalEquations {
     return py::make_tuple(product, energy);
   }
 
+  py::object narrow(const Doubles& coefficients, int threads) {
+    const std::int64_t m = require_coefficients(coefficients);
+    Doubles product({m, features()}), energy(m);
+    double *const out = product.mutable_data(), *const squares = energy.mutable_data();
+    bool kept = false;
+    run([&](const Monitor& monitor) {
+      kept = store_.complete();
+      if (kept) narrow_product(store_, coefficients.data(), m, checked_threads(threads), monitor, out, squares);
+    });
+    if (!kept) return py::none();
+    return py::make_tuple(product, energy);
+  }
+
   py::tuple gradient(const Doubles& coefficients, int threads) {
     const std::int64_t m = require_coefficients(coefficients);
     require(m > 0 && m == (*data_).d_out(), "coefficients: one row a target is needed");
@@ -86,6 +99,8 @@ void register_normal_equations(py::module_& module) {
            "sum w s s' (pairs, pairs), sum w z z' (queries, queries), and the Gram's diagonal (pairs, queries).")
       .def("normal", &NormalEquations::normal, py::arg("coefficients"), py::arg("threads"),
            "sum w (C h) h' (m, p) and sum w (C h)^2 (m,) for C (m, p).")
+      .def("narrow", &NormalEquations::narrow, py::arg("coefficients"), py::arg("threads"),
+           "The same with products in float32, from a copy of kept samples; None before a first pass has kept them.")
       .def("gradient", &NormalEquations::gradient, py::arg("coefficients"), py::arg("threads"),
            "sum w (y - C h) h' (d_out, p) and sum w (y - C h)^2 (d_out,) for C (d_out, p).");
 }

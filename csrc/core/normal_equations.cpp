@@ -1,7 +1,9 @@
 #include "normal_equations.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "../common/block_sizes.hpp"
@@ -17,10 +19,22 @@ namespace {
 constexpr std::int64_t rows_at_once = 64;
 // Rows of the left factor at a time.
 constexpr std::int64_t left_rows = 96;
+// Bytes of the right factor that all rows are multiplied with before the next ones: a quarter or half of L2.
+constexpr std::int64_t right_bytes = std::int64_t{256} << 10;
 
 std::int64_t outputs_at_once(const Samples& data) { return std::max<std::int64_t>(1, rows_at_once / data.queries()); }
 
+template <typename T>
+const ProductKernels<T>& products(const Kernels& kernels) {
+  if constexpr (std::is_same_v<T, float>) {
+    return kernels.float32;
+  } else {
+    return kernels.float64;
+  }
+}
+
 // Coefficients (m x pairs x queries) packed as the left factor of maps, outputs_at_once() at a time.
+template <typename T>
 class PackedMatrix {
  public:
   PackedMatrix(const Kernels& kernels, const Samples& data, const double* coefficients, std::int64_t m)
@@ -28,13 +42,13 @@ class PackedMatrix {
         size_(round_up(at_once_ * data.queries()) * data.pairs()),
         packed_((m + at_once_ - 1) / at_once_ * size_) {
     for (std::int64_t a = 0; a < m; a += at_once_) {
-      kernels.pack_matrix(coefficients + a * data.pairs() * data.queries(), std::min(at_once_, m - a), data.pairs(),
-                          data.queries(), packed_.data() + a / at_once_ * size_);
+      products<T>(kernels).pack_matrix(coefficients + a * data.pairs() * data.queries(), std::min(at_once_, m - a),
+                                       data.pairs(), data.queries(), packed_.data() + a / at_once_ * size_);
     }
   }
 
   // For the outputs from `first` on, a multiple of outputs_at_once().
-  const double* from(std::int64_t first) const { return packed_.data() + first / at_once_ * size_; }
+  const T* from(std::int64_t first) const { return packed_.data() + first / at_once_ * size_; }
 
  private:
   static std::int64_t round_up(std::int64_t rows) {
@@ -42,7 +56,7 @@ class PackedMatrix {
   }
 
   std::int64_t at_once_, size_;
-  Buffer packed_;
+  AlignedBuffer<T> packed_;
 };
 
 // out[u, l] = sums[l, u] for each of m outputs.
@@ -54,48 +68,93 @@ void by_pair(const double* sums, std::int64_t m, std::int64_t pairs, std::int64_
   }
 }
 
-// Product rows against packed columns, in groups of left_rows. One per thread.
+// Product rows against packed columns. One per thread.
+template <typename T>
 class LeftFactor {
  public:
-  explicit LeftFactor(const Kernels& kernels) : kernels_(kernels), packed_(left_rows * block_samples) {}
+  explicit LeftFactor(const Kernels& kernels)
+      : kernels_(products<T>(kernels)),
+        vector_(kernels.lanes * static_cast<std::int64_t>(sizeof(double) / sizeof(T))),
+        packed_(left_rows * block_samples) {}
+
+  // Scales that bring row i, divided by row_scale[i], within the range of T; null for none. They stay with the caller.
+  void set_scales(const double* shrink, const double* row_scale, const double* column_scale) {
+    shrink_ = shrink;
+    row_scale_ = row_scale;
+    column_scale_ = column_scale;
+  }
 
   // sums[i][column] += sum over samples of left[x(i)] right[y(i)] times the columns; rows(i) gives x and y. With
   // `triangular`, row i has only the columns from i on.
   template <typename Rows>
   void add(const double* left, const double* right, std::int64_t stride, std::int64_t count, const Rows& rows,
-           const double* columns, std::int64_t column_count, std::int64_t samples, double* sums,
-           bool triangular = false) {
-    for (std::int64_t first = 0; first < count; first += left_rows) {
-      const std::int64_t taken = std::min(left_rows, count - first);
+           const T* columns, std::int64_t column_count, std::int64_t samples, double* sums, bool triangular = false) {
+    std::int64_t taken;
+    for (std::int64_t first = 0; first < count; first += taken) {
+      taken = rows_at_once(count - first);
       for (std::int64_t i = 0; i < taken; ++i) {
         pairs_[i] = rows(first + i);
         targets_[i] = sums + (first + i) * column_count;
         first_columns_[i] = first + i;
       }
-      kernels_.float64.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, nullptr,
-                                          packed_.data());
-      kernels_.float64.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr,
-                                triangular ? first_columns_ : nullptr, targets_);
+      kernels_.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, offset(shrink_, first),
+                                  packed_.data());
+      if (triangular) {
+        kernels_.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr, first_columns_,
+                          targets_);
+      } else {
+        multiply(first, taken, columns, column_count, samples);
+      }
     }
   }
 
  private:
-  const Kernels& kernels_;
-  Buffer packed_;
+  static const double* offset(const double* scales, std::int64_t first) {
+    return scales != nullptr ? scales + first : nullptr;
+  }
+
+  // A tile and a third are two tiles of two thirds: a single vector of rows keeps a processor waiting.
+  std::int64_t rows_at_once(std::int64_t left) const {
+    const std::int64_t tile = kernels_.tile_rows;
+    if (tile == 3 * vector_ && left > tile && left <= tile + vector_) return 2 * vector_;
+    return std::min(left_rows / tile * tile, left);
+  }
+
+  // Columns in parts that stay in L2 while panels of rows pass by; the last part first, which the product before this
+  // one has just read.
+  void multiply(std::int64_t first, std::int64_t taken, const T* columns, std::int64_t column_count,
+                std::int64_t samples) {
+    const std::int64_t wanted = right_bytes / (static_cast<std::int64_t>(sizeof(T)) * samples);
+    const std::int64_t at_once = std::max<std::int64_t>(1, wanted / kernels_.tile_columns) * kernels_.tile_columns;
+    double* part[left_rows];
+    for (std::int64_t j = (column_count - 1) / at_once * at_once; j >= 0; j -= at_once) {
+      for (std::int64_t i = 0; i < taken; ++i) part[i] = targets_[i] + j;
+      kernels_.multiply(packed_.data(), taken, columns + j * samples, std::min(at_once, column_count - j), samples,
+                        offset(row_scale_, first), offset(column_scale_, j), nullptr, part);
+    }
+  }
+
+  const ProductKernels<T>& kernels_;
+  std::int64_t vector_;  // numbers in it
+  AlignedBuffer<T> packed_;
   RowPair pairs_[left_rows];
   double* targets_[left_rows];
   std::int64_t first_columns_[left_rows];
+  const double *shrink_ = nullptr, *row_scale_ = nullptr, *column_scale_ = nullptr;
 };
 
 RowPair row_pair(std::int64_t x, std::int64_t y) {
   return {static_cast<std::int32_t>(x), static_cast<std::int32_t>(y)};
 }
 
-// One pass of coefficients over blocks of samples. One per thread.
+// One pass of coefficients over blocks of samples, with products of type T. One per thread.
+template <typename T>
 class Pass {
+  static constexpr bool narrow = std::is_same_v<T, float>;
+
  public:
   // m outputs. With residuals, f is replaced by y - f.
-  Pass(SampleStore& store, const PackedMatrix& matrix, std::int64_t m, bool residuals)
+  Pass(SampleStore& store, const PackedMatrix<T>& matrix, std::int64_t m, bool residuals)
       : kernels_(store.kernels()),
         data_(store.data()),
         matrix_(matrix),
@@ -107,6 +166,14 @@ class Pass {
         maps_(outputs_at_once(data_) * data_.queries() * block_samples),
         rows_(outputs_at_once(data_) * (all_ ? data_.queries() : 1) * block_samples) {
     if (all_ && residuals_) tokens_.emplace(kernels_, data_);
+    if (narrow) {
+      const std::int64_t rows = round_up(outputs_at_once(data_) * data_.queries());
+      shrink_ = Buffer(rows);
+      row_scale_ = Buffer(rows);
+      column_scale_ = Buffer(data_.pairs() + sample_quantum);
+      std::fill_n(column_scale_.data(), data_.pairs(), 1.0);
+      left_.set_scales(shrink_.data(), row_scale_.data(), column_scale_.data());
+    }
   }
 
   SampleReader& reader() { return reader_; }
@@ -114,10 +181,11 @@ class Pass {
   // sums (m queries x pairs) and squares (m) += what the next block, number b, has.
   void add(std::int64_t b, double* sums, double* squares) {
     const PackedSamples& block = reader_.next();
+    const T* const s = s_of(block);
     const std::int64_t queries = data_.queries(), pairs = data_.pairs(), at_once = outputs_at_once(data_);
     for (std::int64_t a = 0; a < m_; a += at_once) {
       const std::int64_t outputs = std::min(at_once, m_ - a);
-      kernels_.apply_packed(matrix_.from(a), outputs * queries, block.s.data(), pairs, block.samples, maps_.data());
+      products<T>(kernels_).apply_packed(matrix_.from(a), outputs * queries, s, pairs, block.samples, maps_.data());
       double* const to = sums + a * queries * pairs;
       if (all_) {
         if (residuals_) {
@@ -125,20 +193,47 @@ class Pass {
         } else {
           answer_sequences(block, outputs, squares + a);
         }
+        if (narrow) find_scales(outputs, queries, block, largest(block.weights.data(), block.samples));
         left_.add(
             rows_.data(), block.weights.data(), block.samples, outputs * queries,
-            [](std::int64_t i) { return row_pair(i, 0); }, block.s.data(), pairs, block.samples, to);
+            [](std::int64_t i) { return row_pair(i, 0); }, s, pairs, block.samples, to);
       } else {
         answer_samples(block, a, outputs, squares + a);
+        if (narrow) find_scales(outputs, 1, block, 1.0);
         left_.add(
             rows_.data(), block.queries.data(), block.samples, outputs * queries,
-            [queries](std::int64_t i) { return row_pair(i / queries, i % queries); }, block.s.data(), pairs,
-            block.samples, to);
+            [queries](std::int64_t i) { return row_pair(i / queries, i % queries); }, s, pairs, block.samples, to);
       }
     }
   }
 
  private:
+  const T* s_of(const PackedSamples& block) const {
+    if constexpr (narrow) {
+      return reader_.narrow_s();
+    } else {
+      return block.s.data();
+    }
+  }
+
+  static std::int64_t round_up(std::int64_t rows) { return padded_samples(rows); }
+
+  static double largest(const double* row, std::int64_t count) {
+    double found = 0.0;
+    for (std::int64_t i = 0; i < count; ++i) found = std::max(found, std::abs(row[i]));
+    return found;
+  }
+
+  // Powers of two for the rows of each output, `rows` of rows_ an output, so that these times `factor` are at most one.
+  void find_scales(std::int64_t outputs, std::int64_t rows, const PackedSamples& block, double factor) {
+    for (std::int64_t a = 0; a < outputs; ++a) {
+      int exponent = 0;
+      std::frexp(largest(rows_.data() + a * rows * block.samples, rows * block.samples) * factor, &exponent);
+      std::fill_n(shrink_.data() + a * data_.queries(), data_.queries(), shrinking(exponent));
+      std::fill_n(row_scale_.data() + a * data_.queries(), data_.queries(), scale_of(exponent));
+    }
+  }
+
   // rows (a) = w f_a or w (y_a - f_a)
   void answer_samples(const PackedSamples& block, std::int64_t first, std::int64_t outputs, double* squares) {
     kernels_.contract(maps_.data(), outputs, data_.queries(), block.queries.data(), block.samples, rows_.data());
@@ -174,24 +269,26 @@ class Pass {
 
   const Kernels& kernels_;
   const Samples& data_;
-  const PackedMatrix& matrix_;
+  const PackedMatrix<T>& matrix_;
   std::int64_t m_;
   bool residuals_, all_;
   SampleReader reader_;
-  LeftFactor left_;
+  LeftFactor<T> left_;
   Buffer maps_, rows_;
+  Buffer shrink_, row_scale_, column_scale_;  // float32: of left_
   std::optional<TokenResiduals> tokens_;
 };
 
+template <typename T>
 void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool residuals, int threads,
           const Monitor& monitor, double* out, double* squares) {
   const std::int64_t pairs = store.data().pairs(), queries = store.data().queries(), size = m * pairs * queries;
-  const PackedMatrix matrix(store.kernels(), store.data(), coefficients, m);
+  const PackedMatrix<T> matrix(store.kernels(), store.data(), coefficients, m);
   const Buffer sums(size + m);
   sum_over_slabs(
       store.data().samples(), blocks_in_pass_slab, threads, monitor, store.sums(), {{sums.data(), size + m}},
-      [&] { return Pass(store, matrix, m, residuals); },
-      [&](Pass& worker, std::int64_t b, bool first, double* own) {
+      [&] { return Pass<T>(store, matrix, m, residuals); },
+      [&](Pass<T>& worker, std::int64_t b, bool first, double* own) {
         if (first) worker.reader().seek(b);
         worker.add(b, own, own + size);
       });
@@ -281,7 +378,7 @@ class FactorPass {
   const Kernels& kernels_;
   const Samples& data_;
   SampleReader reader_;
-  LeftFactor left_;
+  LeftFactor<double> left_;
   Buffer weights_, weighted_, query_columns_, squares_;
   std::vector<RowPair> itself_;
 };
@@ -314,12 +411,32 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
 
 void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
                     double* product, double* energy) {
-  pass(store, coefficients, m, false, threads, monitor, product, energy);
+  pass<double>(store, coefficients, m, false, threads, monitor, product, energy);
+}
+
+void narrow_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
+                    double* product, double* energy) {
+  const std::int64_t p = store.data().pairs() * store.data().queries();
+  const Buffer scaled(m * p);
+  std::vector<int> exponents(static_cast<std::size_t>(m));
+  for (std::int64_t a = 0; a < m; ++a) {
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < p; ++i) largest = std::max(largest, std::abs(coefficients[a * p + i]));
+    int& exponent = exponents[static_cast<std::size_t>(a)];
+    std::frexp(largest, &exponent);
+    for (std::int64_t i = 0; i < p; ++i) scaled.data()[a * p + i] = coefficients[a * p + i] * shrinking(exponent);
+  }
+  pass<float>(store, scaled.data(), m, false, threads, monitor, product, energy);
+  for (std::int64_t a = 0; a < m; ++a) {
+    const double scale = scale_of(exponents[static_cast<std::size_t>(a)]);
+    for (std::int64_t i = 0; i < p; ++i) product[a * p + i] *= scale;
+    energy[a] *= scale * scale;
+  }
 }
 
 void residual_gradient(SampleStore& store, const double* coefficients, int threads, const Monitor& monitor,
                        double* gradient, double* squared_error) {
-  pass(store, coefficients, store.data().d_out(), true, threads, monitor, gradient, squared_error);
+  pass<double>(store, coefficients, store.data().d_out(), true, threads, monitor, gradient, squared_error);
 }
 
 }  // namespace linattn

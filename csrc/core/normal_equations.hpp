@@ -30,6 +30,11 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
 void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
                     double* product, double* energy);
 
+// The same with products in float32, where errors of about 1e-7 of what they are summed from do no harm: coefficients
+// and s are rounded, sums within a block are float32, totals float64. Of kept samples, after a first pass.
+void narrow_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
+                    double* product, double* energy);
+
 // C (d_out x p), of data with targets: gradient (d_out x p), squared_error (d_out).
 void residual_gradient(SampleStore& store, const double* coefficients, int threads, const Monitor& monitor,
                        double* gradient, double* squared_error);

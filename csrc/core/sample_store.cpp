@@ -50,6 +50,17 @@ const PackedSamples& SampleReader::next() {
   return packed;
 }
 
+const float* SampleReader::narrow_s() const {
+  PackedSamples& packed = store_.kept_[static_cast<std::size_t>(next_ - 1)];
+  if (packed.narrow_s.data() == nullptr) {
+    const std::int64_t size = store_.data_.pairs() * packed.samples;
+    FloatBuffer rounded(size);
+    for (std::int64_t i = 0; i < size; ++i) rounded.data()[i] = static_cast<float>(packed.s.data()[i]);
+    packed.narrow_s = std::move(rounded);
+  }
+  return packed.narrow_s.data();
+}
+
 void SampleReader::pack(PackedSamples& packed) const {
   const Samples& data = store_.filled_;
   const bool all = data.positions == Positions::all;

@@ -14,10 +14,11 @@ namespace linattn {
 // One block. Rows have `samples` columns, a multiple of sample_quantum; columns without a sample are zero.
 struct PackedSamples {
   std::int64_t samples = 0;
-  Buffer s;        // chosen pairs as the right factor of a product
-  Buffer queries;  // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
-  Buffer weights;  // one row
-  Buffer y;        // d_out rows (last, causal)
+  Buffer s;              // chosen pairs as the right factor of a product
+  FloatBuffer narrow_s;  // the same in float32; empty until it is asked for
+  Buffer queries;        // last, causal: z of chosen queries; all: pairs S_lm of chosen queries, as an upper triangle
+  Buffer weights;        // one row
+  Buffer y;              // d_out rows (last, causal)
 };
 
 class SampleStore {
@@ -33,6 +34,9 @@ class SampleStore {
 
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
   void set_complete() { complete_ = keep_; }
+
+  // Are the samples kept, and has there been a first pass?
+  bool complete() const { return complete_; }
 
  private:
   friend class SampleReader;
@@ -54,6 +58,9 @@ class SampleReader {
   void seek(std::int64_t block);
   // The next block; valid until the next call. Throws NonFinite.
   const PackedSamples& next();
+  // s of that block in float32, made on first use and kept; of a store that is complete(). What is too large for
+  // float32 becomes infinite.
+  const float* narrow_s() const;
   // The same samples before they were packed.
   const SampleBlock& rows() const { return block_; }
 

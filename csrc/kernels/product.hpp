@@ -201,6 +201,20 @@ inline void add_sums(const Lanes* v, const TileTarget& to, std::int64_t first) {
   if constexpr (J + lanes < N) add_sums<N, J + static_cast<int>(lanes)>(v, to, first);
 }
 
+// Sums of M vectors of rows against N columns.
+template <typename T, int M, int N>
+LINATTN_INLINE void add_tile(const Vector<T> (&sums)[M][N], const TileTarget& to) {
+  T columns[N][M * width_of<T>] __attribute__((aligned(LINATTN_VECTOR_BYTES)));
+  for (int j = 0; j < N; ++j) {
+    for (int i = 0; i < M; ++i) vectors(columns[j])[i] = sums[i][j];
+  }
+  for (std::int64_t first = 0; first < to.rows; first += lanes) {
+    Lanes wide[N];
+    for (int j = 0; j < N; ++j) wide[j] = load(columns[j] + first);
+    add_sums<N>(wide, to, first);
+  }
+}
+
 // M vectors of rows against N columns: their sums stay in registers for the whole block of samples.
 template <typename T, int M, int N>
 void product_tile(const T* __restrict a, const T* __restrict b, std::int64_t samples, const TileTarget& to) {
@@ -222,15 +236,7 @@ void product_tile(const T* __restrict a, const T* __restrict b, std::int64_t sam
     b += 4 * N;
     samples -= 4;
   } while (samples > 0);
-  T columns[N][rows] __attribute__((aligned(LINATTN_VECTOR_BYTES)));
-  for (int j = 0; j < N; ++j) {
-    for (int i = 0; i < M; ++i) vectors(columns[j])[i] = sums[i][j];
-  }
-  for (std::int64_t first = 0; first < to.rows; first += lanes) {
-    Lanes wide[N];
-    for (int j = 0; j < N; ++j) wide[j] = load(columns[j] + first);
-    add_sums<N>(wide, to, first);
-  }
+  add_tile<T, M, N>(sums, to);
 }
 
 // The tile of just the size that is left at an edge: m vectors of rows, n columns.

@@ -41,7 +41,9 @@ constexpr ProductKernels<T> product_kernels = {static_cast<int>(tile_rows<T>),
                                                pack_left_rows<T>,
                                                pack_right_products<T>,
                                                pack_right_rows<T>,
-                                               multiply<T>};
+                                               multiply<T>,
+                                               pack_matrix<T>,
+                                               apply_packed<T>};
 
 extern const Kernels table;
 const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
@@ -54,8 +56,6 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,
-                       pack_matrix,
-                       apply_packed,
                        apply,
                        apply_symmetric,
                        contract,

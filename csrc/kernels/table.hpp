@@ -55,6 +55,13 @@ struct ProductKernels {
   void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
                    const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
                    double* const* c);
+
+  // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as a vector of T rounds them up to.
+  void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
+                      T* out);
+  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
+  void (*apply_packed)(const T* matrix, std::int64_t rows, const T* packed, std::int64_t pairs, std::int64_t samples,
+                       double* out);
 };
 
 // Sequences side by side, with a target for every token or none (d_out = 0). With chosen pairs, s has a row for each of
@@ -110,12 +117,6 @@ struct Kernels {
   ProductKernels<double> float64;
   ProductKernels<float> float32;
 
-  // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as `lanes` rounds them up to.
-  void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
-                      double* out);
-  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
-  void (*apply_packed)(const double* matrix, std::int64_t rows, const double* packed, std::int64_t pairs,
-                       std::int64_t samples, double* out);
   // out = matrix (rows x columns) times in, for each of `width` samples.
   void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
                 double* out);

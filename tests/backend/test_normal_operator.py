@@ -115,6 +115,85 @@ def test_passes_are_right_on_every_instruction_set(rng, isa, positions):
         assert np.abs(a - b).max() <= 1e-11 * np.abs(b).max()
 
 
+FLOAT32 = 2.0**-24
+
+
+def narrow_of(operator, C):
+    operator.kronecker_factors()  # a first pass, which keeps the samples
+    return operator.narrow(C)
+
+
+@needs_cpu
+@pytest.mark.parametrize("form", ["dense", "ragged", "float32"])
+@pytest.mark.parametrize("chosen", FEATURES)
+@pytest.mark.parametrize("d", [1, 3, 9])
+@pytest.mark.parametrize("outputs", [1, 9])
+def test_narrow_passes_agree_with_numpy_to_float32(rng, positions, form, chosen, d, outputs):
+    tokens, features = batch(rng, form, d), FEATURES[chosen](d)
+    y, w = random_targets(rng, tokens, 1, positions), rng.random(len(tokens))
+    C = rng.standard_normal((outputs, features.count)) * np.logspace(-30, 30, outputs)[:, None]
+    given = (tokens, y, w, positions, features)
+    expected = NumpyNormalOperator(samples_of(*given)).normal(C)
+    found = narrow_of(get_backend("cpu").normal_operator(samples_of(*given), keep=True), C)
+    sizes = NumpyNormalOperator(
+        samples_of(absolute(tokens), absolute(y), w, positions, features)
+    ).normal(np.abs(C))
+    # In float32: s, C and w f z are rounded, sums have up to 120 pairs and then 256 samples.
+    steps = 2 * (3 + 120) + 2 + 256
+    for a, b, c in zip(found, expected, sizes, strict=True):
+        assert (np.abs(a - b) <= steps * FLOAT32 * c).all()
+
+
+@needs_cpu
+@pytest.mark.parametrize("d", [16, 33])
+def test_narrow_passes_are_right_on_every_instruction_set(rng, isa, positions, d):
+    """With 16 and 33 queries, tiles of every number of vectors take part."""
+    tokens, features = batch(rng, "ragged", d, 70), la.Features(d)
+    y = random_targets(rng, tokens, 3, positions)
+    C = rng.standard_normal((3, features.count))
+    operator = get_backend("cpu").normal_operator(
+        samples_of(tokens, y, None, positions, features), keep=True
+    )
+    found = narrow_of(operator, C)
+    for a, b in zip(found, operator.normal(C), strict=True):
+        assert np.abs(a - b).max() <= 100 * FLOAT32 * np.abs(b).max()
+        assert (a != b).any()
+
+
+@needs_cpu
+def test_narrow_passes_have_the_same_bits_for_every_number_of_threads(rng, positions):
+    tokens, features = batch(rng, "ragged", 5, 3000), la.Features(5)
+    y, w = random_targets(rng, tokens, 2, positions), rng.random(3000)
+    C = rng.standard_normal((2, features.count))
+    found = []
+    for threads in (1, 2, 3):
+        la.set_num_threads(threads)
+        operator = get_backend("cpu").normal_operator(
+            samples_of(tokens, y, w, positions, features), keep=True
+        )
+        found.append(narrow_of(operator, C))
+    for others in found[1:]:
+        for a, b in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@needs_cpu
+def test_there_are_no_narrow_passes_of_samples_that_are_not_kept_or_too_large(rng):
+    Z = rng.standard_normal((300, 4, 3))
+    y = random_targets(rng, as_tokens(Z), 1, "last")
+    C = rng.standard_normal((1, 18))
+
+    def operator(tokens, keep):
+        given = samples_of(as_tokens(tokens), y, None, "last", la.Features(3))
+        return get_backend("cpu").normal_operator(given, keep=keep)
+
+    assert operator(Z, True).narrow(C) is None  # before a first pass
+    assert narrow_of(operator(Z, False), C) is None
+    assert narrow_of(operator(Z, True), C) is not None
+    assert narrow_of(operator(1e20 * Z, True), C) is None  # S is beyond float32
+    assert np.isfinite(operator(1e20 * Z, True).normal(C).product).all()
+
+
 @needs_cpu
 @pytest.mark.parametrize("coordinate", [0, 5])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])

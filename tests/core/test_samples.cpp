@@ -153,6 +153,11 @@ void test_normal_equations(const Kernels& kernels, const Problem& problem, Posit
       normal_product(store, c.data(), d_out, 2, silent, found.data(), squares.data());
       check(close(found, normal, 1e-12) && close(squares, energy, 1e-12), "normal product", kernels.name, d,
             problem.count());
+      if (keep) {
+        narrow_product(store, c.data(), d_out, 2, silent, found.data(), squares.data());
+        check(close(found, normal, 1e-5) && close(squares, energy, 1e-5), "normal product in float32", kernels.name, d,
+              problem.count());
+      }
       residual_gradient(store, c.data(), 2, silent, found.data(), squares.data());
       check(close(found, gradient, 1e-11) && close(squares, error, 1e-12), "gradient", kernels.name, d,
             problem.count());

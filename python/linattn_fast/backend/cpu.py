@@ -201,6 +201,13 @@ class CpuNormalOperator:
         """See :meth:`NormalOperator.normal`."""
         return NormalProduct(*self._pass(self._equations.normal, C))
 
+    def narrow(self, C: Floats) -> NormalProduct | None:
+        """See :meth:`NormalOperator.narrow`: for samples that a first pass has kept."""
+        sums = self._equations.narrow(C, get_num_threads())
+        if sums is None or not all(np.isfinite(array).all() for array in sums):
+            return None
+        return NormalProduct(*sums)
+
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
         return Gradient(*self._pass(self._equations.gradient, C))

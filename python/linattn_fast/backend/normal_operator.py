@@ -87,6 +87,12 @@ class NormalOperator(Protocol):
     def normal(self, C: Floats) -> NormalProduct:
         """Multiply the Gram with C (m, p), for any number m of rows."""
 
+    def narrow(self, C: Floats) -> NormalProduct | None:
+        """Multiply likewise with float32 inside blocks of samples; None where there is no such way.
+
+        Results that float32 cannot hold are None as well.
+        """
+
     def gradient(self, C: Floats) -> Gradient:
         """Recompute the gradient and the squared error of C (d_out, p) from the data."""
 
@@ -143,6 +149,9 @@ class NumpyNormalOperator:
         with np.errstate(over="ignore", invalid="ignore"):
             f = self._outputs(C)
             return NormalProduct(self._adjoint(f), self._finite(self._w @ f**2))
+
+    def narrow(self, C: Floats) -> None:
+        """See :meth:`NormalOperator.narrow`: there is none."""
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""

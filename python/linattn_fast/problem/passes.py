@@ -36,6 +36,9 @@ class SummedOperator:
         """See :meth:`NormalOperator.normal`."""
         return NormalProduct(*self.total("normal", C))
 
+    def narrow(self, C: Floats) -> None:
+        """See :meth:`NormalOperator.narrow`: parts are not kept in float32."""
+
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
         return Gradient(*self.total("gradient", C))

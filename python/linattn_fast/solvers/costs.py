@@ -25,6 +25,7 @@ from ..linalg.cholesky import factor_bytes
 from ..problem.interface import Problem
 from ..system.arguments import as_size
 from ..system.machine import get_num_threads, usable_cores
+from .conjugate_gradients.expected import expected_iterations
 from .conjugate_gradients.restarts import TOLERANCE
 
 # Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
@@ -41,8 +42,6 @@ _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
 _HEAVY_TAILS = 1.4
 """How many times as many iterations cubic features need as Gaussian ones."""
-_LARGEST_ROOT = 50.0
-"""Largest root of the condition number that is reckoned with: few samples a feature."""
 PATIENCE = 20.0
 """Seconds that a proof, or a second attempt at a solution, is worth."""
 _WORTH = 4.0
@@ -68,9 +67,7 @@ class Costs:
 
 def predicted_iterations(features: Features, n_samples: int) -> int:
     """Number of iterations of one solve."""
-    r = math.sqrt(features.count / n_samples)
-    root = min((1 + r) / (1 - r), _LARGEST_ROOT) if r < 1 else _LARGEST_ROOT
-    return math.ceil(_HEAVY_TAILS * 0.5 * root * math.log(2 / TOLERANCE))
+    return math.ceil(_HEAVY_TAILS * expected_iterations(n_samples, features.count, TOLERANCE))
 
 
 def predict(
@@ -145,6 +142,11 @@ def kept_samples_bytes(features: Features, d_out: int, positions: Positions, col
     q, k = features.n_pairs, features.n_queries
     rows = q + pair_count(k) + 1 if positions == "all" else q + k + d_out + 1
     return 8 * rows * (columns + compiled.SAMPLE_QUANTUM)
+
+
+def narrow_samples_bytes(features: Features, columns: int) -> int:
+    """Bytes of s in float32, which PCG keeps beside the packed samples where there is room."""
+    return 4 * features.n_pairs * (columns + compiled.SAMPLE_QUANTUM)
 
 
 def _slabs_bytes(n_samples: int, entries: int) -> int:

@@ -137,6 +137,9 @@ class CudaNormalOperator:
         """See :meth:`NormalOperator.normal`."""
         return self._rows(NormalProduct, extension.kernels.normal, C, m=len(C))
 
+    def narrow(self, C: Floats) -> None:
+        """See :meth:`NormalOperator.narrow`: passes on a card are float64."""
+
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
         return self._rows(Gradient, extension.kernels.gradient, C)

@@ -17,7 +17,7 @@ approach lambda_min from above, and may stop anywhere on the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from ...arrays.device import put
 from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator
 from ...system.progress import Watch
-from .iteration import Iterate, conjugate_gradients
+from .. import conjugate_gradients
+from .iteration import Iterate
+from .narrow import Products
 from .whitening import Coordinates
 
 _LEAST_SHARE = 1e-3
@@ -38,6 +40,8 @@ _LOOK = 10
 """Iterations between two looks at Ritz values."""
 _HALVINGS = 60
 """Halvings of an interval, which leave it at rounding."""
+_LARGER = 4.0
+"""How many times what is measured on one vector ||D|| may be."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,12 @@ def least_eigenvalue(
     *,
     limit: int,
     watch: Watch | None = None,
+    products: Products | None = None,
 ) -> LeastEigenvalue:
     """Bound lambda_min(K) of K = E' (Lambda + alpha I) E from a fixed random vector.
+
+    With products in float32 the bound is that of K + D, so it counts only where D is clearly
+    smaller; else the iteration is done again in float64.
 
     Parameters
     ----------
@@ -82,6 +90,8 @@ def least_eigenvalue(
         An array that is where vectors are to be.
     limit
         Most iterations.
+    products
+        How to multiply; None is in float64.
     """
     b = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
     if b.size == 0:
@@ -91,8 +101,14 @@ def least_eigenvalue(
     def is_null(ritz: Floats) -> bool:
         return len(ritz) > 0 and bool(ritz[0] < _NULL * ritz[-1])
 
+    narrow = products is not None and products.narrow
+
+    def is_too_rough() -> bool:
+        return narrow and products is not None and not products.narrow
+
     def has_null_direction(state: Iterate) -> bool:
-        return state.iterations % _LOOK == 0 and is_null(state.ritz_values())
+        looked = state.iterations % _LOOK == 0 and is_null(state.ritz_values())
+        return is_too_rough() or looked
 
     state = conjugate_gradients(
         operator,
@@ -103,8 +119,15 @@ def least_eigenvalue(
         limit=limit,
         watch=watch,
         enough=has_null_direction,
+        products=products,
     )
     ritz = state.ritz_values()
-    if state.singular or is_null(ritz):
-        return LeastEigenvalue(0.0, True, state.iterations)
-    return LeastEigenvalue(lower_bound(ritz, state.residual * share), False, state.iterations)
+    singular = state.singular or is_null(ritz)
+    lower = 0.0 if singular else lower_bound(ritz, state.residual * share)
+    if narrow and products is not None and products.off is not None:
+        off = _LARGER * products.off
+        if is_too_rough() or not lower > 2 * off:
+            again = least_eigenvalue(operator, coordinates, alpha, place, limit=limit, watch=watch)
+            return replace(again, iterations=again.iterations + state.iterations)
+        lower -= off
+    return LeastEigenvalue(lower, singular, state.iterations)

@@ -27,6 +27,8 @@ from ...linalg.factors import EPS
 from ...system.progress import Watch
 from ..accuracy import Solution
 from .coefficient_error import Point, norms
+from .expected import FASTEST, expected_iterations, more_would_be_faster
+from .iteration import Iterate
 from .restarts import RestartedSolve
 from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
 
@@ -101,6 +103,8 @@ class PcgSolution:
     none."""
     least_norm: bool
     """Whether Lambda is singular, and the solution was seen to be the one of least norm."""
+    narrow_passes: int
+    """Passes with products in float32."""
 
 
 def solve_pcg(
@@ -109,6 +113,7 @@ def solve_pcg(
     watch: Watch | None = None,
     tol: float | None = None,
     larger: Floats | None = None,
+    narrow: bool = False,
 ) -> PcgSolution:
     """Solve for the coefficients, all outputs at once.
 
@@ -127,8 +132,11 @@ def solve_pcg(
     larger
         Mean squares of the features' summands over those of the features, (p,), where they are
         known; with all features they are bounded in any case.
+    narrow
+        Whether passes may be in float32 (:mod:`.narrow`): whether there is memory for the samples
+        in it.
     """
-    solve = RestartedSolve(operator, alpha, watch, tol, larger)
+    solve = RestartedSolve(operator, alpha, watch, tol, larger, narrow)
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused later
             return _solved(solve)
@@ -148,9 +156,10 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
         floor = lowest * norms(whitening.transpose(solve.zero.gradient))
     singular = solve.tol is not None and not seen and solve.probe(whitening)
+    probed = solve.iterations
     point, state = solve.first(whitening, floor)
     ritz = state.ritz_values()
-    reasons = [f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"]
+    reasons = _counted(solve, state, probed)
     if not state.converged and not state.singular:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
@@ -177,6 +186,8 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         unknown = "the least eigenvalue is not known"
         if whitening.shape != _directions(factors):
             error, unknown = np.inf, "directions count as zero that may be very small"
+    if solve.narrow_passes:
+        reasons.append(f"{solve.narrow_passes} passes in float32")
     if alpha == 0:  # no data speaks of features that are always zero
         point = _seen(point, factors)
     reasons.append(_in_words(error, solve.tol, unknown))
@@ -192,7 +203,24 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         factors,
         error if error < 1 else None,
         least_norm,
+        solve.narrow_passes,
     )
+
+
+def _counted(solve: RestartedSolve, state: Iterate, probed: int) -> list[str]:
+    """Iterations of the first solve, and what random samples would take."""
+    n, p = solve.operator.n_samples, solve.operator.features.count
+    told = f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"
+    if n > p and 0 < state.residual < 1:
+        told += f" ({expected_iterations(n, p, state.residual)} for whitened random samples)"
+    reasons = [told]
+    if probed:
+        reasons.append(f"{probed} before that to bound the least eigenvalue")
+    if more_would_be_faster(n, p):
+        reasons.append(
+            f"iterations times samples would be least with about {int(FASTEST * p):,} samples"
+        )
+    return reasons
 
 
 def _directions(factors: KroneckerFactors) -> tuple[int, int]:

@@ -15,9 +15,11 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...linalg.factors import EPS
 from ...system.progress import Watch
+from .. import conjugate_gradients
 from .coefficient_error import Point, Rounding, mean_summands, norms, relative
-from .iteration import Iterate, conjugate_gradients, row_squares
+from .iteration import Iterate, row_squares
 from .least_eigenvalue import least_eigenvalue
+from .narrow import Products, products_for
 from .whitening import Coordinates, Whitening
 
 _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
@@ -30,9 +32,11 @@ _LEAST_LIMIT, _MOST_LIMIT = 1000, 5000
 """Bounds of the largest number of iterations of one solve."""
 _WINDOW = 5
 """Iterations between two looks at the coefficients, where an accuracy is asked for."""
-_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-12, 1e-3
-"""A solve to an accuracy may go on to this residual, or this share of the accuracy: looking at the
-coefficients is what should end it."""
+_LEAST_TOLERANCE, _RESIDUAL_OF_ERROR = 1e-13, 1e-2
+"""A solve to an accuracy may go on to this residual, or this share of the accuracy times the least
+eigenvalue: looking at the coefficients is what should end it, because a restart begins anew."""
+_ENOUGH = 0.8
+"""Share of the accuracy asked for at which a solve ends; the rest is for rounding in the data."""
 
 
 def iteration_limit(dimension: int) -> int:
@@ -50,6 +54,7 @@ class RestartedSolve:
         watch: Watch | None,
         tol: float | None,
         larger: Floats | None = None,
+        narrow: bool = False,
     ) -> None:
         self.operator = operator
         self.alpha = alpha
@@ -57,6 +62,9 @@ class RestartedSolve:
         self.tol = tol
         self.iterations = 0
         """Number of iterations so far, over all restarts."""
+        self._narrow = narrow
+        self._products: tuple[Coordinates, Products] | None = None
+        self._narrow_passes = 0
         self.limit = iteration_limit(operator.features.count)
         self.factors = operator.kronecker_factors()
         _require_visible(self.factors, operator)
@@ -73,6 +81,24 @@ class RestartedSolve:
         )
         self.kappa = 0.0
         """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
+
+    def products(self, coordinates: Coordinates) -> Products:
+        """Products in these coordinates; in float32 where they are allowed, and safe so far."""
+        if self._products is None or self._products[0] is not coordinates:
+            whole = isinstance(coordinates, Whitening) and coordinates.full
+            allowed = self._narrow and whole
+            self._narrow_passes = self.narrow_passes
+            self._products = (
+                coordinates,
+                products_for(self.operator, coordinates.condition, allowed),
+            )
+        return self._products[1]
+
+    @property
+    def narrow_passes(self) -> int:
+        """Passes with products in float32, until now."""
+        present = 0 if self._products is None else self._products[1].passes
+        return self._narrow_passes + present
 
     def so_far(self) -> Floats:
         """The coefficients found so far."""
@@ -146,6 +172,7 @@ class RestartedSolve:
             watch=self.watch,
             enough=lambda state: self._accurate(state, coordinates),
             iterate=self.state,
+            products=self.products(coordinates),
         )
         self.state.converged |= self._accurate(self.state, coordinates)
         self.iterations += self.state.iterations
@@ -189,6 +216,7 @@ class RestartedSolve:
             whitening.left,
             limit=self.limit,
             watch=self.watch,
+            products=self.products(whitening),
         )
         self.iterations += found.iterations
         self.kappa = found.lower
@@ -198,15 +226,16 @@ class RestartedSolve:
         """Relative residual that ends a solve."""
         if self.tol is None or self.kappa == 0:  # a smaller one would bound nothing
             return TOLERANCE
-        return min(TOLERANCE, max(_RESIDUAL_OF_ERROR * self.tol, _LEAST_TOLERANCE))
+        wanted = _RESIDUAL_OF_ERROR * self.tol * min(self.kappa, 1.0)
+        return min(TOLERANCE, max(wanted, _LEAST_TOLERANCE))
 
     def _accurate(self, state: Iterate, coordinates: Coordinates) -> bool:
-        """Whether the residuals of the iteration bound the error by half of what is asked for."""
+        """Whether the residuals of the iteration bound the error by what is asked for."""
         if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
             return False
         mu = max(self.alpha, self.kappa / coordinates.norm / coordinates.norm)
         left = self.unit * state.norms / np.sqrt(self.kappa * mu)
-        return float(relative(left, self.so_far()).max()) <= self.tol / 2
+        return float(relative(left, self.so_far()).max()) <= _ENOUGH * self.tol
 
 
 def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:

@@ -13,7 +13,7 @@ from ...problem.interface import Problem
 from ...system.machine import usable_memory
 from ...system.progress import IterationBar
 from ..accuracy import squares_underflow
-from ..costs import bytes_of, kept_samples_bytes
+from ..costs import bytes_of, kept_samples_bytes, narrow_samples_bytes
 from ..solved import Solved, Task
 from .pcg import PcgSolution, solve_pcg
 
@@ -46,11 +46,13 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
     task.moments = None  # the memory of a Gram that came before is wanted now
     kept = _bytes_to_keep(problem)
     room = usable_memory() // 2 if task.memory_limit is None else task.memory_limit
-    passes = problem.passes(keep=bytes_of(problem).get("pcg", 0) + kept <= room)
+    needed = bytes_of(problem).get("pcg", 0) + kept
+    passes = problem.passes(keep=needed <= room)
+    narrow = passes.kept and needed + _narrow_bytes(problem) <= room
     _require_visible(problem)
     larger = None if samples is None else _larger_summands(samples)
     with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
-        found = solve_pcg(passes.operator, task.alpha, watch, task.tol, larger)
+        found = solve_pcg(passes.operator, task.alpha, watch, task.tol, larger, narrow)
     reason, error = f"{passes.how}; {found.reason}", found.error
     if samples is not None and samples.targets is not None and squares_underflow(samples.targets):
         reason += "; squares of targets underflow, so that nothing is known"
@@ -66,7 +68,9 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
         n_samples=n,
         coefficient_error=error,
         iterations=found.iterations,
-        bytes=bytes_of(problem, n)["pcg"] + (kept if passes.kept else 0),
+        bytes=bytes_of(problem, n)["pcg"]
+        + (kept if passes.kept else 0)
+        + (_narrow_bytes(problem) if found.narrow_passes else 0),
         passes=passes,
         kronecker=found.factors,
     )
@@ -78,6 +82,13 @@ def _bytes_to_keep(problem: Problem) -> int:
     if problem.n_columns is None:
         return 0
     return kept_samples_bytes(problem.features, problem.d_out, problem.positions, problem.n_columns)
+
+
+def _narrow_bytes(problem: Problem) -> int:
+    """Bytes of the samples in float32, beside the packed ones."""
+    if problem.n_columns is None:
+        return 0
+    return narrow_samples_bytes(problem.features, problem.n_columns)
 
 
 def _larger_summands(samples: Samples) -> Floats | None:
