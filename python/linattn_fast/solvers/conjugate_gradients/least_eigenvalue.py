@@ -25,8 +25,7 @@ from ...arrays.device import put
 from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator
 from ...system.progress import Watch
-from .. import conjugate_gradients
-from .iteration import Iterate
+from .iteration import Iterate, conjugate_gradients
 from .narrow import Products
 from .whitening import Coordinates
 

@@ -15,9 +15,8 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...linalg.factors import EPS
 from ...system.progress import Watch
-from .. import conjugate_gradients
 from .coefficient_error import Point, Rounding, mean_summands, norms, relative
-from .iteration import Iterate, row_squares
+from .iteration import Iterate, conjugate_gradients, row_squares
 from .least_eigenvalue import least_eigenvalue
 from .narrow import Products, products_for
 from .whitening import Coordinates, Whitening
