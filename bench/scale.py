@@ -24,7 +24,7 @@ from linattn_fast import _cpu
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.features.samples import Samples
 from linattn_fast.fitting.plan import Solver
-from linattn_fast.solvers import conjugate_gradients
+from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
 from linattn_fast.solvers.conjugate_gradients.whitening import whiten
 from linattn_fast.system.machine import in_words
 

@@ -10,7 +10,7 @@ from oracles.batches import samples_of
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.solvers import conjugate_gradients
+from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
 from linattn_fast.solvers.conjugate_gradients.pcg import solve_pcg
 from linattn_fast.solvers.conjugate_gradients.whitening import whiten
 
