@@ -25,6 +25,7 @@ from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
 from ..heads.recovery import heads_of_fit
+from ..heads.without_gram import WithoutGram
 from ..linalg.factors import Solver
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
@@ -225,7 +226,7 @@ def fit_problem(problem: Problem, settings: Settings, progress: Report = False) 
     if settings.certify:
         with task.stages.timed("certify"):
             certificate = step.certify(task, solved)
-    found = _assembled(task, solved, why, step.bytes, certificate, settings)
+    found = _assembled(task, solved, why, step.bytes, certificate, settings, resources.memory)
     if task.alpha == 0 and solved.n_samples < problem.features.count:
         warn_of_interpolation(found)
     return found
@@ -238,12 +239,18 @@ def _assembled(
     planned_bytes: int,
     certificate: Certificate | None,
     settings: Settings,
+    memory: int,
 ) -> Fit:
     """Recover heads, and put everything together."""
     problem, solution, heads = task.problem, solved.solution, None
     place = solution.coefficients
     fixed = isinstance(settings.heads, int)
-    if settings.heads is not None:
+    if isinstance(settings.heads, int) and solved.passes is not None:
+        with task.stages.timed("heads"):
+            without = WithoutGram(solved, task.alpha, settings.heads, memory)
+            solution, heads = without.best(task.progress)
+            heads = heads.put(place)
+    elif settings.heads is not None:
         moments = accumulated(task).get() if fixed else None
         with task.stages.timed("heads"):  # a search on the host, wherever the coefficients are
             solution, heads = heads_of_fit(

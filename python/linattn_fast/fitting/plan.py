@@ -9,6 +9,8 @@ solves the problem. "auto" goes by these rules:
   ``PATIENCE`` seconds or ``_WORTH`` times as long as conjugate gradients, which prove nothing.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster. A stream, which
   every pass would read again, and data on a cluster take Cholesky wherever it fits.
+- A number of heads is found from the Gram where that fits and is predicted to be faster, else by
+  passes over the data, from a rough solution by conjugate gradients.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
   conjugate gradients; from moments alone, by eigenvectors.
 
@@ -40,7 +42,15 @@ from ..solvers.blocks import solve as blocks
 from ..solvers.blocks.choice import blocks_worth_it
 from ..solvers.conjugate_gradients import solve as conjugate_gradients
 from ..solvers.conjugate_gradients.pcg import Pcg
-from ..solvers.costs import bytes_of, predict, predict_orthogonal, seconds_worth_cutting, what_needs
+from ..solvers.conjugate_gradients.rough import solve_roughly
+from ..solvers.costs import (
+    HeadCosts,
+    bytes_of,
+    predict,
+    predict_orthogonal,
+    seconds_worth_cutting,
+    what_needs,
+)
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
@@ -217,13 +227,16 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
     estimate = bytes_of(problem)
     if settings.solver != "auto":
         bytes_ = estimate.get(settings.solver, 0)
-        found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
+        by_passes = solve_roughly if fixed and settings.solver == "pcg" else None
+        found = Plan((Step(settings.solver, _with("asked for", problem), bytes_, by_passes),))
     else:
         found = _Auto(problem, settings, resources, estimate).plan()
     first = next((step for step in found.steps if step.bytes), found.steps[0])
     what, needed = what_needs(problem.features, first.solver), first.bytes
-    if fixed:  # the dense second moment is their metric
-        what, needed = f"{what} heads = {settings.heads},", max(needed, estimate["cholesky"])
+    if fixed:
+        what = f"{what} heads = {settings.heads},"
+        if first.solver != "pcg":  # the dense second moment is their metric
+            needed = max(needed, estimate["cholesky"])
     resources.require(needed, what)
     return found
 
@@ -249,17 +262,34 @@ class _Auto:
             return Plan((self._cholesky(problem.note), _LEAST_NORM))
         few = n is not None and n < p
         fixed = isinstance(self.settings.heads, int)
+        if fixed and (why := self._why_no_gram()):
+            return Plan((Step("pcg", why, self.estimate.get("pcg", 0), solve_roughly),))
         if isinstance(problem, InMemory) and not fixed:
             return self._in_memory(problem)
         room = fixed or self._fits("dual", problem.bytes_to_gather)
         if few and room and problem.refusal("dual") is None:
             return Plan((self._dual(),))
         if fixed:
-            return self._factorising("a number of heads needs the Gram in any case")
+            return self._factorising("a number of heads is found from the Gram")
         if self._fits("cholesky"):
             where = "data on a cluster" if problem.read is None else "a stream"
             return self._factorising(f"{where}, which Cholesky reads least often")
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
+
+    def _why_no_gram(self) -> str:
+        """Why a number of heads is to be found by passes over the data; empty where it is not."""
+        problem, H = self.problem, self.settings.heads
+        assert isinstance(H, int)
+        if not self._fits("cholesky"):
+            return f"{self._too_large('cholesky')}, so the heads are fitted by passes"
+        if not isinstance(problem, InMemory):  # which every pass would read again
+            return ""
+        features, d_out, n = problem.features, problem.d_out, problem.n_samples
+        costs = predict(features, d_out, problem.positions, n, problem.n_columns, proof=False)
+        passes = HeadCosts.of(problem, H, n).seconds
+        if costs.cholesky <= passes:
+            return ""
+        return f"predicted {costs.cholesky:.2g} s with a Gram and {passes:.2g} s by passes"
 
     def _in_memory(self, problem: InMemory) -> Plan:
         certify, n, p = self.settings.certify, problem.n_samples, problem.features.count
