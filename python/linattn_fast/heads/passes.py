@@ -27,8 +27,10 @@ from ..features.compact import pair_table
 from ..features.samples import Samples
 from .bilinear import adjoint_of, coefficients_of
 
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 21
 """Bytes of the matrices S of samples that are worked on together: they stay in the cache."""
+_TOGETHER = 4096
+"""Samples whose derivatives are kept in one piece, for products that need no S."""
 
 
 class Sums(NamedTuple):
@@ -112,8 +114,8 @@ class _CoefficientPoint:
 class Block(NamedTuple):
     """Some samples, written out."""
 
-    S: Floats
-    """(m, d, d)."""
+    s: Floats
+    """(m, q): the pairs of S."""
     z: Floats
     """(m, d)."""
     y: Floats
@@ -125,7 +127,7 @@ class Block(NamedTuple):
 def blocks_of(samples: Samples) -> Iterator[Block]:
     """The samples of a batch, a few sequences at a time."""
     assert samples.targets is not None
-    d, table = samples.tokens.d, pair_table(samples.tokens.d)
+    d = samples.tokens.d
     a_sequence = 8 * d * d * max(1, samples.n_samples // samples.n_sequences)
     step = max(1, _BLOCK_BYTES // a_sequence)
     for first in range(0, samples.n_sequences, step):
@@ -136,7 +138,7 @@ def blocks_of(samples: Samples) -> Iterator[Block]:
             raise non_finite_error(part.tokens)
         assert part.targets is not None
         y = part.targets.rows().astype(np.float64, copy=False)
-        yield Block(s[:, table], z, y, part.weight_of_each()[:, None])
+        yield Block(s, z, y, part.weight_of_each()[:, None])
 
 
 class BySamples:
@@ -147,7 +149,7 @@ class BySamples:
     read
         Opens the data for one reading.
     keep
-        Hold on to the matrices S of all samples; else every pass makes them from the tokens.
+        Hold on to the pairs of S of all samples; else every pass makes them from the tokens.
     keep_derivatives
         Hold on to S Q_h z and S V_h' of all samples at each point, so that products with J'J need
         no S: smaller than S, and faster, where there are few outputs.
@@ -162,6 +164,17 @@ class BySamples:
     ) -> None:
         self._read, self._keep, self.keep_derivatives = read, keep, keep_derivatives
         self._kept: list[Block] | None = None
+        self._table = np.zeros((0, 0), dtype=np.intp)
+        self._matrices = np.zeros((0, 0, 0))
+
+    def matrices(self, block: Block) -> Floats:
+        """S, (m, d, d), of a block, until it is asked for again: fresh memory would cost more."""
+        m, d = block.z.shape
+        if self._matrices.shape[0] < m:
+            self._table = pair_table(d)
+            self._matrices = np.empty((m, d, d))
+        # a check of the indices would cost a copy
+        return np.take(block.s, self._table, axis=1, out=self._matrices[:m], mode="clip")
 
     def blocks(self) -> Iterator[Block]:
         """All samples, block by block."""
@@ -203,40 +216,50 @@ class _SamplePoint:
         self.heads_first = np.ascontiguousarray(V.transpose(0, 2, 1)).reshape(H * d, d_out)
         self.outputs_first = np.ascontiguousarray(V.transpose(1, 0, 2)).reshape(d_out, H * d)
         self.kept: list[_Derivatives] = []
+        fresh: list[_Derivatives] = []
         total = _Total(V)
         for block in passes.blocks():
-            attended = self._attended(block, Q)
+            S = passes.matrices(block)
+            attended = self._attended(block.z, S, Q)
             r = block.y - attended @ self.heads_first
             wr = block.w * r
             if passes.keep_derivatives:
-                kept = _Derivatives(block.z, block.w, attended, self._values(block))
-                self.kept.append(kept)
-                back = _weighted(kept.values, wr)
+                fresh.append(_Derivatives(block.z, block.w, attended, self._values(S)))
+                back = _weighted(fresh[-1].values, wr)
+                if sum(len(part.z) for part in fresh) >= _TOGETHER:
+                    self._keep(fresh)
             else:
-                back = self._back(block, wr)
+                back = self._back(S, wr)
             total.add(attended, wr, back, block.z, r)
+        self._keep(fresh)
         self.sums = total.sums()
 
-    def _attended(self, block: Block, Q: Floats) -> Floats:
+    def _keep(self, fresh: list[_Derivatives]) -> None:
+        """Put the derivatives of some blocks together."""
+        if fresh:
+            self.kept.append(_Derivatives(*map(np.concatenate, zip(*fresh, strict=True))))
+            fresh.clear()
+
+    @staticmethod
+    def _attended(z: Floats, S: Floats, Q: Floats) -> Floats:
         """S Q_h z, (m, Hd)."""
         H, d, _ = Q.shape
-        U = block.z @ Q.reshape(H * d, d).T
-        product = np.matmul(U.reshape(-1, H, d), block.S)  # S is symmetric
+        U = z @ Q.reshape(H * d, d).T
+        product = np.matmul(U.reshape(-1, H, d), S)  # S is symmetric
         return np.asarray(product.reshape(-1, H * d))
 
-    def _values(self, block: Block) -> Floats:
+    def _values(self, S: Floats) -> Floats:
         """S V_h' of each output, (m, d_out, Hd)."""
-        m, d = block.z.shape
-        H, d_out, _ = self.V.shape
-        flat = block.S.reshape(m * d, d) @ self.V.reshape(H * d_out, d).T  # (m d, H d_out)
-        each = flat.reshape(m, d, H, d_out).transpose(0, 3, 2, 1)
-        return np.ascontiguousarray(each).reshape(m, d_out, H * d)
+        H, d_out, d = self.V.shape
+        flat = S.reshape(-1, d) @ self.V.reshape(H * d_out, d).T  # (m d, H d_out)
+        each = flat.reshape(-1, d, H, d_out).transpose(0, 3, 2, 1)
+        return np.ascontiguousarray(each).reshape(-1, d_out, H * d)
 
-    def _back(self, block: Block, wr: Floats) -> Floats:
+    def _back(self, S: Floats, wr: Floats) -> Floats:
         """S V_h' w r, (m, Hd)."""
         H, _, d = self.V.shape
         back = (wr @ self.outputs_first).reshape(-1, H, d)
-        return np.asarray(np.matmul(back, block.S).reshape(-1, H * d))
+        return np.asarray(np.matmul(back, S).reshape(-1, H * d))
 
     def normal(self, dV: Floats, dQ: Floats) -> Sums:
         """See :meth:`Point.normal`."""
@@ -246,20 +269,23 @@ class _SamplePoint:
         if self.passes.keep_derivatives:
             for z, w, attended, values in self.kept:
                 moved = z @ dQ.reshape(H * d, d).T
-                f = attended @ change + np.matmul(values, moved[:, :, None])[:, :, 0]
+                f = attended @ change + np.einsum("iax,ix->ia", values, moved)
                 total.add(attended, w * f, _weighted(values, w * f), z, f)
             return total.sums()
         for block in self.passes.blocks():
-            attended = self._attended(block, self.Q)
-            f = attended @ change + self._attended(block, dQ) @ self.heads_first
+            S = self.passes.matrices(block)
+            attended = self._attended(block.z, S, self.Q)
+            f = attended @ change + self._attended(block.z, S, dQ) @ self.heads_first
             wf = block.w * f
-            total.add(attended, wf, self._back(block, wf), block.z, f)
+            total.add(attended, wf, self._back(S, wf), block.z, f)
         return total.sums()
 
 
 def _weighted(values: Floats, wr: Floats) -> Floats:
     """Sum over outputs of w r times S V_h', (m, Hd)."""
-    return np.asarray(np.matmul(wr[:, None, :], values)[:, 0])
+    if values.shape[1] == 1:
+        return np.asarray(wr * values[:, 0])
+    return np.einsum("ia,iax->ix", wr, values)
 
 
 class _Total:

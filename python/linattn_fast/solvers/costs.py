@@ -131,19 +131,19 @@ class HeadCosts:
         return 4.0 * self.n_samples * self.H * self.d * (self.d + 1 + self.d_out)
 
     def kept(self, memory: int, *, again: bool) -> tuple[bool, bool]:
-        """Whether S, and whether S Q_h z and S V_h', are kept of all samples in so many bytes.
+        """Whether s, and whether S Q_h z and S V_h', are kept of all samples in so many bytes.
 
         Where the data is not in memory (``again``), neither is.
         """
-        S = 8 * self.n_samples * self.d**2
+        s = 8 * self.n_samples * pair_count(self.d)
         # at a point, and at the next one that is tried
         derivatives = 2 * 8 * self.n_samples * (1 + self.d_out) * self.H * self.d
         if not again:
             return False, False
         few = self.d_out * self.H <= 2 * self.d
         if few and derivatives <= memory:
-            return derivatives + S <= memory, True
-        return memory >= S, False
+            return derivatives + s <= memory, True
+        return s <= memory, False
 
     @property
     def seconds(self) -> float:

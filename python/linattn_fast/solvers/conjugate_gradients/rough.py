@@ -12,7 +12,7 @@ from ..solved import Solved, Task
 from .restarts import Solve
 from .whitening import whiten
 
-_FLOPS = 4e11
+_FLOPS = 2e11
 """Flops of all iterations."""
 _LEAST, _MOST = 3, 40
 """Iterations, however many flops they take."""
