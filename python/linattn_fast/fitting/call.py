@@ -89,8 +89,10 @@ def fit(
     heads
         "minimal" recovers as few heads as reproduce C, "svd" those of the SVD (see
         :func:`recover_heads`), None does not. A number H asks for the best layer that at most H
-        heads can compute, found from the moments; ``coefficients`` and ``predict`` are then those
-        of the heads, and ``heads.recovery`` has their training objective beside the convex optimum.
+        heads can compute, found from the moments, or by passes over the data where a Gram does not
+        fit or would take longer (``solver="pcg"``: always); ``coefficients`` and ``predict`` are
+        then those of the heads, and ``heads.recovery`` has their training objective and its gap to
+        the convex optimum.
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
@@ -227,7 +229,10 @@ def fit_problem(problem: Problem, settings: Settings, progress: Report = False) 
         with task.stages.timed("certify"):
             certificate = step.certify(task, solved)
     found = _assembled(task, solved, why, step.bytes, certificate, settings, resources.memory)
-    if task.alpha == 0 and solved.n_samples < problem.features.count:
+    unknowns = problem.features.count  # for each output
+    if isinstance(settings.heads, int) and found.heads is not None:  # few heads fit little noise
+        unknowns = min(unknowns, (found.heads.V.size + found.heads.Q.size) // problem.d_out)
+    if task.alpha == 0 and solved.n_samples < unknowns:
         warn_of_interpolation(found)
     return found
 

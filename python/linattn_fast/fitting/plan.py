@@ -225,10 +225,11 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
     if fixed:
         require_every_feature(problem.features)
     estimate = bytes_of(problem)
-    if settings.solver != "auto":
+    if fixed and settings.solver == "pcg":
+        found = Plan((_heads_by_passes(problem, settings, _with("asked for", problem)),))
+    elif settings.solver != "auto":
         bytes_ = estimate.get(settings.solver, 0)
-        by_passes = solve_roughly if fixed and settings.solver == "pcg" else None
-        found = Plan((Step(settings.solver, _with("asked for", problem), bytes_, by_passes),))
+        found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
     else:
         found = _Auto(problem, settings, resources, estimate).plan()
     first = next((step for step in found.steps if step.bytes), found.steps[0])
@@ -239,6 +240,16 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
             needed = max(needed, estimate["cholesky"])
     resources.require(needed, what)
     return found
+
+
+def _heads_by_passes(problem: Problem, settings: Settings, why: str) -> Step:
+    """The rough solution that a number of heads is found from without a Gram."""
+    assert isinstance(settings.heads, int)
+    needed = 0
+    if problem.n_samples is not None:
+        own = HeadCosts.of(problem, settings.heads, problem.n_samples)
+        needed = bytes_of(problem)["pcg"] + own.bytes
+    return Step("pcg", why, needed, solve_roughly)
 
 
 def _with(reason: str, problem: Problem) -> str:
@@ -263,7 +274,7 @@ class _Auto:
         few = n is not None and n < p
         fixed = isinstance(self.settings.heads, int)
         if fixed and (why := self._why_no_gram()):
-            return Plan((Step("pcg", why, self.estimate.get("pcg", 0), solve_roughly),))
+            return Plan((_heads_by_passes(problem, self.settings, why),))
         if isinstance(problem, InMemory) and not fixed:
             return self._in_memory(problem)
         room = fixed or self._fits("dual", problem.bytes_to_gather)

@@ -25,10 +25,9 @@ from ..backend.normal_operator import NormalOperator
 from ..data.non_finite import non_finite_error
 from ..features.compact import pair_table
 from ..features.samples import Samples
+from ..solvers.costs import HEAD_BLOCK_BYTES
 from .bilinear import adjoint_of, coefficients_of
 
-_BLOCK_BYTES = 1 << 21
-"""Bytes of the matrices S of samples that are worked on together: they stay in the cache."""
 _TOGETHER = 4096
 """Samples whose derivatives are kept in one piece, for products that need no S."""
 
@@ -129,7 +128,7 @@ def blocks_of(samples: Samples) -> Iterator[Block]:
     assert samples.targets is not None
     d = samples.tokens.d
     a_sequence = 8 * d * d * max(1, samples.n_samples // samples.n_sequences)
-    step = max(1, _BLOCK_BYTES // a_sequence)
+    step = max(1, HEAD_BLOCK_BYTES // a_sequence)
     for first in range(0, samples.n_sequences, step):
         part = samples.part(first, min(first + step, samples.n_sequences))
         with np.errstate(over="ignore", invalid="ignore"):

@@ -412,7 +412,7 @@ class Gap:
             return gains[-1] - gains[-1 - _GAP_WINDOW] <= _GAP_GAIN * gains[-1]
 
         costs = HeadCosts.of(solved.problem, 1, solved.n_samples)
-        limit = int(np.clip(_GAP_FLOPS / costs.by_coefficients, 2, 1000))
+        limit = int(np.clip(_GAP_FLOPS / costs.by_coefficients, 1, 1000))
         state = conjugate_gradients(
             operator, white, self.alpha, right, tolerance=1e-9, limit=limit, enough=enough
         )

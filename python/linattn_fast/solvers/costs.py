@@ -51,6 +51,8 @@ _HEAD_PRODUCTS, _HEAD_OVERHEAD = 300, 3e-4
 """Products that heads take to be found from passes, and seconds of each beside its flops."""
 _ROUGH_PASSES = 40
 """Passes for coefficients that they take as well."""
+HEAD_BLOCK_BYTES = 1 << 21
+"""Bytes of the matrices S of samples that are worked on together: they stay in the cache."""
 HEAD_RATE = 10e9
 """Flops a second of products with S, a sample at a time."""
 
@@ -129,6 +131,12 @@ class HeadCosts:
     def by_derivatives(self) -> float:
         """Flops where S Q_h z and S V_h' are at hand."""
         return 4.0 * self.n_samples * self.H * self.d * (self.d + 1 + self.d_out)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes at work beside those of conjugate gradients: a block of samples, and a row of P."""
+        block = min(HEAD_BLOCK_BYTES, 8 * self.n_samples * self.d**2) + 8 * self.d**2
+        return 2 * block + 2 * 8 * self.d**3
 
     def kept(self, memory: int, *, again: bool) -> tuple[bool, bool]:
         """Whether s, and whether S Q_h z and S V_h', are kept of all samples in so many bytes.

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...arrays.types import Floats
 from ...system.machine import usable_memory
 from ...system.progress import IterationBar
 from ..accuracy import Solution
 from ..costs import bytes_of, kept_samples_bytes
 from ..solved import Solved, Task
 from .restarts import Solve
-from .whitening import whiten
+from .whitening import Whitening, whiten
 
 _FLOPS = 2e11
 """Flops of all iterations."""
-_LEAST, _MOST = 3, 40
-"""Iterations, however many flops they take."""
+_FEW = 3
+"""Iterations below which none are made."""
+_MOST = 40
+"""Iterations, however few flops they take."""
 
 
 def solve_roughly(task: Task) -> Solved:
@@ -35,30 +38,43 @@ def solve_roughly(task: Task) -> Solved:
     with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
         solve = Solve(operator, task.alpha, watch, None)
         flops = 4.0 * n * operator.features.count * operator.d_out
-        solve.limit = int(np.clip(_FLOPS / flops, _LEAST, _MOST))
+        solve.limit = int(min(_FLOPS / flops, _MOST))
         try:
             with np.errstate(all="ignore"):  # what is not finite is refused later
                 whitening = whiten(
                     solve.factors, operator.total_weight, task.alpha, operator.features
                 )
-                point, state = solve.first(whitening, np.zeros(operator.d_out))
+                C, squared_error, iterations = _start(solve, whitening)
         except BaseException as stop:
             # an attribute of ours on whatever exception stopped it, which no class declares
             stop.iterate = solve.so_far()  # type: ignore[attr-defined]
             raise
-    reason = f"{passes.how}; a start from {state.iterations} iterations for the coefficients"
+    reason = f"{passes.how}; a start from {iterations} iterations for the coefficients"
     return Solved(
         "pcg",
         problem,
-        Solution(point.C, (), float(point.squared_error.sum())),
+        Solution(C, (), float(squared_error.sum())),
         reason,
         condition=whitening.condition,
         mean_squared_target=float(solve.zero.squared_error.sum()),
         n_samples=n,
         coefficient_error=None,
-        iterations=state.iterations,
+        iterations=iterations,
         bytes=bytes_of(problem, n)["pcg"] + (kept if passes.kept else 0),
         passes=passes,
         kronecker=solve.factors,
         whitening=whitening,
     )
+
+
+def _start(solve: Solve, whitening: Whitening) -> tuple[Floats, Floats, int]:
+    """Coefficients (d_out, p), the squared errors before or after them, and the iterations made.
+
+    Where even a few iterations would take long, as with many outputs, the gradient at zero has to
+    do: with the Kronecker product in the place of the second moment.
+    """
+    if solve.limit < _FEW:
+        v = whitening.transpose(solve.zero.gradient)
+        return whitening.coefficients(v), solve.zero.squared_error, 0
+    point, state = solve.first(whitening, np.zeros(len(solve.zero.C)))
+    return point.C, point.squared_error, state.iterations
