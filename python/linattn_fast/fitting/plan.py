@@ -268,24 +268,35 @@ class _Auto:
 
     def plan(self) -> Plan:
         """The plan for data that is gone, in memory, or elsewhere."""
-        problem, n, p = self.problem, self.problem.n_samples, self.problem.features.count
+        problem = self.problem
         if problem.gradient is None:
             return Plan((self._cholesky(problem.note), _LEAST_NORM))
-        few = n is not None and n < p
-        fixed = isinstance(self.settings.heads, int)
-        if fixed and (why := self._why_no_gram()):
-            return Plan((_heads_by_passes(problem, self.settings, why),))
-        if isinstance(problem, InMemory) and not fixed:
+        if isinstance(self.settings.heads, int):
+            return self._few_heads()
+        if isinstance(problem, InMemory):
             return self._in_memory(problem)
-        room = fixed or self._fits("dual", problem.bytes_to_gather)
-        if few and room and problem.refusal("dual") is None:
+        if self._few and self._fits("dual", problem.bytes_to_gather):
             return Plan((self._dual(),))
-        if fixed:
-            return self._factorising("a number of heads is found from the Gram")
         if self._fits("cholesky"):
             where = "data on a cluster" if problem.read is None else "a stream"
             return self._factorising(f"{where}, which Cholesky reads least often")
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
+
+    @property
+    def _few(self) -> bool:
+        """Whether samples are known to be fewer than features, and can be gathered."""
+        n = self.problem.n_samples
+        return (
+            n is not None and n < self.problem.features.count and not self.problem.refusal("dual")
+        )
+
+    def _few_heads(self) -> Plan:
+        """The plan for a number of heads."""
+        if why := self._why_no_gram():
+            return Plan((_heads_by_passes(self.problem, self.settings, why),))
+        if self._few:
+            return Plan((self._dual(),))
+        return self._factorising("a number of heads is found from the Gram")
 
     def _why_no_gram(self) -> str:
         """Why a number of heads is to be found by passes over the data; empty where it is not."""

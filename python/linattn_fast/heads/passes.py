@@ -284,7 +284,7 @@ def _weighted(values: Floats, wr: Floats) -> Floats:
     """Sum over outputs of w r times S V_h', (m, Hd)."""
     if values.shape[1] == 1:
         return np.asarray(wr * values[:, 0])
-    return np.einsum("ia,iax->ix", wr, values)
+    return np.asarray(np.einsum("ia,iax->ix", wr, values))
 
 
 class _Total:

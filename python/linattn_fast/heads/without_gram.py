@@ -1,6 +1,7 @@
 """The best layer with a given number of heads, from passes over the data: no Gram is formed.
 
-    minimise over V (H, d_out, d), Q (H, d, d)    f(C(V, Q)),    f(C) = (1/W) sum w ||C h - y||^2 + alpha ||C||^2
+    minimise over V (H, d_out, d), Q (H, d, d)    f(C(V, Q))
+    f(C) = (1/W) sum w ||C h - y||^2 + alpha ||C||^2
 
 The unknowns are H (d_out d + d^2), where coefficients are d_out d^3 / 2. Least squares over them
 (:mod:`linattn_fast.heads.bilinear`) take sums over samples (:mod:`linattn_fast.heads.passes`); the
@@ -129,7 +130,7 @@ class _OnDataAt(Linearised):
 
 
 def _block(F: Floats, metric: Metric) -> Floats:
-    """Sum over k, m of P[(j,k),(i,m)] F[h,g,k,m] for F (H, H, d, d): rows (h, j), columns (g, i)."""
+    """Sum over k, m of P[(j,k),(i,m)] F[h,g,k,m], F (H, H, d, d): rows (h, j), columns (g, i)."""
     P, table = metric.pairs, metric.table
     assert P is not None
     H, _, d, _ = F.shape
@@ -173,9 +174,9 @@ def _leading(C: Floats, d: int, H: int) -> tuple[Floats, Floats, Floats]:
         left, sigma, right = svd_factors(C, d)
         return left[:H], sigma[:H], right[:H]
     W = split_evenly(C, d).reshape(len(C) * d, d * d)
-    block = np.random.default_rng(0).standard_normal((d * d, H + 8))
+    block: Floats = np.random.default_rng(0).standard_normal((d * d, H + 8))
     for _ in range(4):  # subspace iteration
-        block, _ = qr(W.T @ (W @ block), mode="economic", check_finite=False)
+        block = np.asarray(qr(W.T @ (W @ block), mode="economic", check_finite=False)[0], float)
     U, sigma, small = svd(W @ block, full_matrices=False, check_finite=False)
     right = (small @ block.T)[:H]
     return U.T[:H].reshape(-1, len(C), d), sigma[:H], right.reshape(-1, d, d)
@@ -312,9 +313,7 @@ class WithoutGram:
         ends: list[Descent] = []
         try:
             for V, Q in Starts(C, self.objective.metric.queries, H):
-                end = minimise(
-                    self.objective, V, Q, budget, goal=goal, stall=_EXPLORE, watch=told
-                )
+                end = minimise(self.objective, V, Q, budget, goal=goal, stall=_EXPLORE, watch=told)
                 ends.append(end)
                 ends.sort(key=lambda end: end.error)
                 if ends[0].error <= goal or budget.spent:

@@ -105,7 +105,7 @@ def predict(
 
 @dataclass(frozen=True)
 class HeadCosts:
-    """Flops of one product with the derivative of H heads and its adjoint, and bytes to save some."""
+    """Flops of one product with the derivative of H heads and its adjoint; bytes to save some."""
 
     n_samples: int
     d: int
