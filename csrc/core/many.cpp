@@ -83,7 +83,7 @@ class SmallProblem {
       double* const x = C + a * p_;
       const double* const b = cross_.data() + a * p_;  // (k, q)
       for (std::int64_t u = 0; u < q; ++u) {
-        for (std::int64_t l = 0; l < k; ++l) x[u * k + l] = b[l * q + u] / weight * scale_[at(u * k + l)];
+        for (std::int64_t l = 0; l < k; ++l) x[u * k + l] = b[l * q + u] * scale_[at(u * k + l)];
       }
       substitute(x);
       for (std::int64_t i = 0; i < p_; ++i) x[i] *= scale_[at(i)];
@@ -99,30 +99,31 @@ class SmallProblem {
  private:
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-  // A = D (Lambda + alpha I) D, its upper triangle, and its largest row sum.
+  // A = D (W Lambda + W alpha I) D with W the weight, its upper triangle, and its largest row sum.
   void form(double weight, double alpha) {
     const std::int64_t* place = places_.data();
     bool seen = false;
     visible_ = true;
     for (std::int64_t i = 0; i < p_; ++i) {
       double* const row = upper_.data() + i * p_;
-      for (std::int64_t j = i; j < p_; ++j) row[j] = gram_[at(*place++)] / weight;
-      if (row[i] > 0 && !(row[i] > smallest && row[i] < largest)) visible_ = false;
+      for (std::int64_t j = i; j < p_; ++j) row[j] = gram_[at(*place++)];
+      if (row[i] > 0 && !(row[i] > smallest * weight && row[i] < largest)) visible_ = false;
       seen = seen || row[i] > 0;
-      row[i] += alpha;
-      const double size = row[i] > 0 ? row[i] : 1.0;
-      scale_[at(i)] = std::exp2(-std::rint(std::log2(size) / 2));  // a power of two rounds nothing
+      row[i] += alpha * weight;
+      int exponent = 0;
+      std::frexp(row[i], &exponent);
+      scale_[at(i)] = std::ldexp(1.0, -(exponent >> 1));  // a power of two rounds nothing
     }
     visible_ = visible_ && seen;
     std::fill(sums_.begin(), sums_.end(), 0.0);
     for (std::int64_t i = 0; i < p_; ++i) {
       double* const row = upper_.data() + i * p_;
-      for (std::int64_t j = i; j < p_; ++j) {
-        row[j] *= scale_[at(i)] * scale_[at(j)];
-        const double size = std::abs(row[j]);
-        sums_[at(i)] += size;
-        if (j > i) sums_[at(j)] += size;
-      }
+      const double own = scale_[at(i)];
+      for (std::int64_t j = i; j < p_; ++j) row[j] *= own * scale_[at(j)];
+      double sum = 0;
+      for (std::int64_t j = i; j < p_; ++j) sum += std::abs(row[j]);
+      sums_[at(i)] += sum;
+      for (std::int64_t j = i + 1; j < p_; ++j) sums_[at(j)] += std::abs(row[j]);
     }
     norm_ = *std::max_element(sums_.begin(), sums_.end());
   }
@@ -161,10 +162,19 @@ class SmallProblem {
       const double* const factors = upper_.data() + i * p_;
       for (std::int64_t k = i + 1; k < p_; ++k) subtract(p_ - k, factors[k], inverse_.data() + k * p_ + k, row + k);
       const double pivot = 1 / factors[i];
-      for (std::int64_t j = i; j < p_; ++j) {
-        row[j] *= pivot;
-        total += row[j] * row[j];
+      double sums[4] = {};
+      std::int64_t j = i;
+      for (; j + 4 <= p_; j += 4) {
+        for (int part = 0; part < 4; ++part) {
+          const double entry = row[j + part] *= pivot;
+          sums[part] += entry * entry;
+        }
       }
+      for (; j < p_; ++j) {
+        row[j] *= pivot;
+        sums[0] += row[j] * row[j];
+      }
+      total += (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
     return total;
   }

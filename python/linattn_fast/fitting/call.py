@@ -254,6 +254,7 @@ def _assembled(
         with task.stages.timed("heads"):
             without = WithoutGram(solved, task.alpha, settings.heads, memory)
             solution, heads = without.best(task.progress)
+            solved = replace(solved, bytes=without.bytes)
             heads = heads.put(place)
     elif settings.heads is not None:
         moments = accumulated(task).get() if fixed else None

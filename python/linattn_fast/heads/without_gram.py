@@ -32,7 +32,7 @@ from ..arrays.types import Floats
 from ..backend.normal_operator import KroneckerFactors
 from ..features.compact import pair_table
 from ..linalg.factors import EPS
-from ..problem.interface import Report
+from ..problem.interface import Problem, Report
 from ..solvers.accuracy import Solution
 from ..solvers.conjugate_gradients.iteration import Iterate, conjugate_gradients
 from ..solvers.conjugate_gradients.whitening import whiten
@@ -261,20 +261,37 @@ class WithoutGram:
         assert self.solved.kronecker is not None
         return KroneckerFactors(*map(to_host, self.solved.kronecker))
 
+    @property
+    def _costs(self) -> HeadCosts:
+        return HeadCosts.of(self.solved.problem, self.H, self.solved.n_samples)
+
+    @cached_property
+    def kept(self) -> tuple[bool, bool]:
+        """Whether s, and what derivatives are made of, are kept of all samples."""
+        problem = self.solved.problem
+        room = self.memory - (self.solved.bytes or 0) - self._costs.bytes
+        return self._costs.kept(room, again=problem.samples is not None and not _elsewhere(problem))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held at the peak beside the data."""
+        return (self.solved.bytes or 0) + self._costs.bytes_with(*self.kept)
+
     @cached_property
     def objective(self) -> OnData:
         """The training objective, sample by sample where samples can be read here."""
         solved, passes = self.solved, self.solved.passes
         assert passes is not None
-        costs = HeadCosts.of(solved.problem, self.H, solved.n_samples)
+        costs = self._costs
         A, B = (part / self.total_weight for part in self.kronecker[:2])
         metric = Metric(None, A, B, pair_table(self.d))
         by: HeadPasses
-        if solved.problem.read is None or solved.problem.engine.on_device:
+        read = solved.problem.read
+        if read is None or _elsewhere(solved.problem):
             by, flops = ByCoefficients(passes.operator), costs.by_coefficients
         else:
-            keep, derivatives = costs.kept(self.memory, again=solved.problem.samples is not None)
-            by = BySamples(solved.problem.read, keep=keep, keep_derivatives=derivatives)
+            keep, derivatives = self.kept
+            by = BySamples(read, keep=keep, keep_derivatives=derivatives)
             flops = costs.by_derivatives if derivatives else costs.by_samples
         scale = float(np.sqrt(solved.mean_squared_target))
         return OnData(by, self.total_weight, self.alpha, metric, scale, flops)
@@ -337,6 +354,11 @@ class WithoutGram:
         recovery = Recovery("fit", 0.0, 0, (), 0.0, reason, loss, loss, TOLERANCE, 0.0, loss)
         heads = known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
         return Solution(C, (), loss), heads
+
+
+def _elsewhere(problem: Problem) -> bool:
+    """Whether samples cannot be read here one by one: on a cluster, or on a device."""
+    return problem.read is None or problem.engine.on_device
 
 
 # ----------------------------------------------------------------------------------------- the gap

@@ -138,14 +138,23 @@ class HeadCosts:
         block = min(HEAD_BLOCK_BYTES, 8 * self.n_samples * self.d**2) + 8 * self.d**2
         return 2 * block + 2 * 8 * self.d**3
 
+    @property
+    def _bytes_kept(self) -> tuple[int, int]:
+        """Bytes of s; and of S Q_h z and S V_h', at a point and at the next one that is tried."""
+        s = 8 * self.n_samples * pair_count(self.d)
+        return s, 2 * 8 * self.n_samples * (1 + self.d_out) * self.H * self.d
+
+    def bytes_with(self, keep: bool, derivatives: bool) -> int:
+        """Bytes at work with what is kept."""
+        s, more = self._bytes_kept
+        return self.bytes + keep * s + derivatives * more
+
     def kept(self, memory: int, *, again: bool) -> tuple[bool, bool]:
         """Whether s, and whether S Q_h z and S V_h', are kept of all samples in so many bytes.
 
         Where the data is not in memory (``again``), neither is.
         """
-        s = 8 * self.n_samples * pair_count(self.d)
-        # at a point, and at the next one that is tried
-        derivatives = 2 * 8 * self.n_samples * (1 + self.d_out) * self.H * self.d
+        s, derivatives = self._bytes_kept
         if not again:
             return False, False
         few = self.d_out * self.H <= 2 * self.d
