@@ -209,8 +209,7 @@ void solve_many(const Kernels& kernels, const Samples& all, std::int64_t problem
   const std::int64_t count = all.tokens.count() / problems, d = all.d(), d_out = all.d_out();
   const std::int64_t p = all.pairs() * all.queries();
   const Sequence first = all.tokens[0], first_target = (*all.targets)[0];
-  const double weight =
-      static_cast<double>(all.positions == Positions::last ? count : count * first.length);
+  const double weight = static_cast<double>(all.positions == Positions::last ? count : count * first.length);
   const std::vector<std::int64_t> places = places_of(all);
   std::atomic<std::int64_t> done{0};
   Team::run(static_cast<int>(std::min<std::int64_t>(threads, problems)), [&](Team& team, int rank) {
