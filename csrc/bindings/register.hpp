@@ -10,6 +10,7 @@ void register_block_sizes(pybind11::module_& module);
 void register_floating_point(pybind11::module_& module);
 void register_samples(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
+void register_many(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);
 void register_triangular(pybind11::module_& module);

@@ -24,6 +24,7 @@ from .features.cubic import cubic_features, paper_features
 from .features.features import Features
 from .fitting.call import fit
 from .fitting.certify import certify
+from .fitting.many import FitMany, fit_many
 from .fitting.result import Fit, FitInfo, load
 from .heads.heads import Heads, Recovery
 from .heads.layouts import Layout
@@ -53,6 +54,7 @@ __all__ = [
     "Features",
     "Fit",
     "FitInfo",
+    "FitMany",
     "HeadMatch",
     "HeadPath",
     "Heads",
@@ -72,6 +74,7 @@ __all__ = [
     "datasets",
     "estimate_memory",
     "fit",
+    "fit_many",
     "get_num_threads",
     "head_path",
     "leave_one_out",

@@ -381,3 +381,12 @@ def test_tasks_use_the_threads_asked_for_and_leave_the_setting_alone(monkeypatch
     assert seen == [7]  # making the data is the caller's affair
     assert used == [2]
     assert la.get_num_threads() == 7
+
+
+def test_a_number_of_heads_is_found_on_a_cluster_without_a_gram(client):
+    arguments, named = forms("last")["array"]
+    fit = lad.fit(*arguments, heads=1, solver="pcg", certify=False, **named)
+    Z, y, w = data("last")
+    expected = la.fit(Z, y, sample_weight=w, heads=1, certify=False)
+    assert fit.heads.recovery.loss == pytest.approx(expected.heads.recovery.loss, rel=1e-6)
+    assert fit.heads.recovery.gap == pytest.approx(expected.heads.recovery.gap, rel=1e-2)

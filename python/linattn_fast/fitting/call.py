@@ -27,6 +27,7 @@ from ..features.samples import Samples
 from ..heads.given_number import best_layer
 from ..heads.pending import PendingHeads
 from ..heads.recovery import Wanted
+from ..heads.without_gram import WithoutGram
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory
@@ -89,9 +90,10 @@ def fit(
     heads
         What ``fit.heads`` is. "minimal": as few heads as reproduce C; "svd": those of the SVD (see
         :func:`recover_heads`). Both are found when ``fit.heads`` is first asked for. None: none.
-        A number H asks for the best layer that at most H heads can compute, found from the moments
-        at once; ``coefficients`` and ``predict`` are then those of the heads, and
-        ``heads.recovery`` has their training objective beside the convex optimum.
+        A number H asks for the best layer that at most H heads can compute, found at once: from the
+        moments, or by passes over the data where a Gram does not fit or would take longer
+        (``solver="pcg"``: always). ``coefficients`` and ``predict`` are then those of the heads,
+        and ``heads.recovery`` has their training objective and its gap to the convex optimum.
     solver
         "dual" (the kernel of the samples, for fewer samples than features), "cholesky", "eigh"
         (least norm, from the Gram), "qr" (orthogonal transformations of the features: slower, for
@@ -232,8 +234,11 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
     if settings.certify:
         with task.stages.timed("certify"):
             certificate = step.certify(task, solved)
-    found = _assembled(task, solved, why, step.bytes, certificate, settings)
-    if task.alpha == 0 and solved.n_samples < problem.features.count:
+    found = _assembled(task, solved, why, step.bytes, certificate, settings, resources.memory)
+    unknowns = problem.features.count  # for each output
+    if isinstance(settings.heads, int) and found.heads is not None:  # few heads fit little noise
+        unknowns = min(unknowns, (found.heads.V.size + found.heads.Q.size) // problem.d_out)
+    if task.alpha == 0 and solved.n_samples < unknowns:
         warn_of_interpolation(found)
     return found
 
@@ -245,11 +250,18 @@ def _assembled(
     planned_bytes: int,
     certificate: Certificate | None,
     settings: Settings,
+    memory: int,
 ) -> Fit:
     """Put everything together; heads follow when they are asked for, but for a number of them."""
     problem, solution, heads = task.problem, solved.solution, None
     place = solution.coefficients
-    if isinstance(settings.heads, int):  # the layer itself is another one, and from moments
+    if isinstance(settings.heads, int) and solved.passes is not None:
+        with task.stages.timed("heads"):
+            without = WithoutGram(solved, task.alpha, settings.heads, memory)
+            solution, few = without.best(task.progress)
+            solved = replace(solved, bytes=without.bytes)
+            heads = few.put(place)
+    elif isinstance(settings.heads, int):  # the layer itself is another one, and from moments
         moments = accumulated(task).get()
         with task.stages.timed("heads"):  # on the host, wherever the coefficients are
             home = replace(solution, coefficients=to_host(place))

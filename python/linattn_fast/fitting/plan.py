@@ -8,6 +8,8 @@ solves the problem. The settings that it rests on are checked here, too. "auto" 
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
   certificate included where it is worth its time. A stream, which
   every pass would read again, and data on a cluster take Cholesky wherever it fits.
+- A number of heads is found from the Gram where that fits and is predicted to be faster, else by
+  passes over the data, from a rough solution by conjugate gradients.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
   conjugate gradients; from moments alone, by eigenvectors.
 
@@ -40,8 +42,10 @@ from ..solvers.blocks import solver as blocks
 from ..solvers.blocks.choice import blocks_worth_it
 from ..solvers.conjugate_gradients import solver as conjugate_gradients
 from ..solvers.conjugate_gradients.pcg import Pcg
+from ..solvers.conjugate_gradients.rough import solve_roughly
 from ..solvers.costs import (
     PATIENCE,
+    HeadCosts,
     bytes_of,
     predict,
     predict_orthogonal,
@@ -229,17 +233,31 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
     if fixed:
         require_every_feature(problem.features)
     estimate = bytes_of(problem)
-    if settings.solver != "auto":
+    if fixed and settings.solver == "pcg":
+        found = Plan((_heads_by_passes(problem, settings, _with("asked for", problem)),))
+    elif settings.solver != "auto":
         bytes_ = estimate.get(settings.solver, 0)
         found = Plan((Step(settings.solver, _with("asked for", problem), bytes_),))
     else:
         found = _AutoRules(problem, settings, resources, estimate).plan()
     first = next((step for step in found.steps if step.bytes), found.steps[0])
     what, needed = what_needs(problem.features, first.solver), first.bytes
-    if fixed:  # the dense second moment is their metric
-        what, needed = f"{what} heads = {settings.heads},", max(needed, estimate["cholesky"])
+    if fixed:
+        what = f"{what} heads = {settings.heads},"
+        if first.solver != "pcg":  # the dense second moment is their metric
+            needed = max(needed, estimate["cholesky"])
     resources.require(needed, what)
     return found
+
+
+def _heads_by_passes(problem: Problem, settings: Settings, why: str) -> Step:
+    """The rough solution that a number of heads is found from without a Gram."""
+    assert isinstance(settings.heads, int)
+    needed = 0
+    if problem.n_samples is not None:
+        own = HeadCosts.of(problem, settings.heads, problem.n_samples)
+        needed = bytes_of(problem)["pcg"] + own.bytes
+    return Step("pcg", why, needed, solve_roughly)
 
 
 def _with(reason: str, problem: Problem) -> str:
@@ -257,7 +275,7 @@ class _AutoRules:
     """Bytes that each solver needs."""
 
     def plan(self) -> Plan:
-        """Plan by where the data is; a number of heads comes first, since it needs the Gram."""
+        """Plan by where the data is; a number of heads comes first."""
         if self.problem.gradient is None:
             return Plan((self._cholesky(self.problem.note), _LEAST_NORM))
         if isinstance(self.settings.heads, int):
@@ -265,12 +283,6 @@ class _AutoRules:
         if self.problem.samples is not None:
             return self._in_memory(self.problem.gathered(None, 0))
         return self._elsewhere()
-
-    def _with_given_heads(self) -> Plan:
-        """The dual for few samples, else Cholesky: memory for the Gram is needed anyway."""
-        if self._few_samples() and self.problem.refusal("dual", "samples") is None:
-            return Plan((self._dual(),))
-        return self._factorising("a number of heads needs the Gram in any case")
 
     def _elsewhere(self) -> Plan:
         """Data in a stream or on a cluster: as few readings as memory allows."""
@@ -284,6 +296,31 @@ class _AutoRules:
             unknown = "a stream of unknown length, so its moments come first"
             return self._factorising(unknown if problem.n_samples is None else why)
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
+
+    def _with_given_heads(self) -> Plan:
+        """Passes where the Gram is too much, the dual for few samples, else Cholesky."""
+        if why := self._why_no_gram():
+            return Plan((_heads_by_passes(self.problem, self.settings, why),))
+        if self._few_samples() and self.problem.refusal("dual", "samples") is None:
+            return Plan((self._dual(),))
+        return self._factorising("a number of heads is found from the Gram")
+
+    def _why_no_gram(self) -> str:
+        """Why a number of heads is to be found by passes over the data; empty where it is not."""
+        problem, H = self.problem, self.settings.heads
+        assert isinstance(H, int)
+        if not self._fits("cholesky"):
+            return f"{self._too_large('cholesky')}, so the heads are fitted by passes"
+        n, columns = problem.n_samples, problem.n_columns
+        if (
+            problem.samples is None or n is None or columns is None
+        ):  # every pass would read it again
+            return ""
+        costs = predict(problem.features, problem.d_out, problem.positions, n, columns, proof=False)
+        passes = HeadCosts.of(problem, H, n).seconds
+        if costs.cholesky <= passes:
+            return ""
+        return f"predicted {costs.cholesky:.2g} s with a Gram and {passes:.2g} s by passes"
 
     def _in_memory(self, problem: InMemory) -> Plan:
         """Data in memory: blocks, the dual, or the better of Cholesky and conjugate gradients."""

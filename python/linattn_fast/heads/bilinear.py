@@ -20,8 +20,10 @@ lie between mu and 2 + mu (for M a Kronecker product), so few iterations are nee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +77,11 @@ class Metric:
         pairs, queries = np.einsum("ulvl->uv", parts), np.einsum("ulum->lm", parts)
         trace = float(np.trace(pairs))
         return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0), pair_table(d))
+
+    @cached_property
+    def query_factor(self) -> tuple[Floats, bool]:
+        """Cholesky factor of K."""
+        return _factor(self.queries)
 
     def times(self, C: Floats) -> Floats:
         """The product C M for C (.., p)."""
@@ -136,6 +143,15 @@ def coefficients_of(V: Floats, Q: Floats) -> Floats:
     return np.ascontiguousarray(C.reshape(len(C), -1))
 
 
+def adjoint_of(V: Floats, Q: Floats, G: Floats, table: npt.NDArray[np.intp]) -> Floats:
+    """What G (d_out, p) changes in V and then Q, flat: <G, C(dV, Q) + C(V, dQ)> in dV and dQ."""
+    d_out, d = V.shape[1:]
+    W = G.reshape(d_out, -1, d)[:, table]  # (a, j, k, l)
+    dV = np.tensordot(Q, W, axes=((1, 2), (2, 3)))
+    dQ = np.tensordot(V, W, axes=((1, 2), (0, 1)))
+    return np.concatenate([dV.ravel(), dQ.ravel()])
+
+
 def _spread(F: Floats, table: npt.NDArray[np.intp]) -> Floats:
     """Coefficients that entry j of one factor gets from the other, F (H, d, c): (H, d, q, c).
 
@@ -147,7 +163,7 @@ def _spread(F: Floats, table: npt.NDArray[np.intp]) -> Floats:
     return r
 
 
-def _plain_block(F: Floats) -> Floats:
+def plain_block(F: Floats) -> Floats:
     """The product r r' for r = _spread(F), (Hd, Hd).
 
     Its entries are F_h . F_g at j = i, otherwise F[h, i] . F[g, j].
@@ -163,7 +179,7 @@ def _plain_block(F: Floats) -> Floats:
 def _value_block(Q: Floats, metric: Metric) -> Floats:
     """The block A_V = r M r' for the coefficients r that an entry of V gets from Q, (Hd, Hd)."""
     if metric.matrix is None:
-        return _plain_block(Q)
+        return plain_block(Q)
     H, d, _ = Q.shape
     r = _spread(Q, metric.table).reshape(H * d, -1)
     return np.asarray(r @ metric.times(r).T)
@@ -173,7 +189,7 @@ def _query_block(V: Floats, metric: Metric) -> Floats:
     """The block A_Q = r (P (x) I) r' for r that an entry of Q gets from V, (Hd, Hd)."""
     F = np.ascontiguousarray(V.transpose(0, 2, 1))  # (h, j, a)
     if metric.pairs is None:
-        return _plain_block(F)
+        return plain_block(F)
     r = _spread(F, metric.table).transpose(0, 1, 3, 2)  # (h, k, a, pair)
     Hd = r.shape[0] * r.shape[1]
     return np.asarray(r.reshape(Hd, -1) @ (r @ metric.pairs).reshape(Hd, -1).T)
@@ -208,16 +224,30 @@ def least_flops(H: int, d_out: int, d: int) -> float:
     return _LEAST_PRODUCTS * product + _LEAST_STEPS * _factor_flops(H, d_out, d)
 
 
-class _Linearised:
-    """The problem at one point: J, its adjoint, and the damping matrix."""
+class Linearised:
+    """A least-squares problem at one point: J, its adjoint, the gradient, and the damping matrix.
 
-    def __init__(self, V: Floats, Q: Floats, metric: Metric, queries: tuple[Floats, bool]) -> None:
-        self.V, self.Q, self.metric, self.queries = V, Q, metric, queries
-        self.flops = product_flops(V, Q, metric)
-        self.value_block = _value_block(Q, metric)
-        self.query_block = _query_block(V, metric)
-        self.value_factor = _factor(self.value_block)
-        self.query_factor = _factor(self.query_block)
+    Parameters
+    ----------
+    V, Q
+        The point.
+    metric
+        Of which K and the table of pairs are used here.
+    blocks
+        A_V and A_Q, (Hd, Hd) each.
+    flops
+        Flops of one product with J'MJ.
+    """
+
+    gradient: Floats
+    """J' M (C - T), of V and then Q, flat."""
+
+    def __init__(
+        self, V: Floats, Q: Floats, metric: Metric, blocks: tuple[Floats, Floats], flops: float
+    ) -> None:
+        self.V, self.Q, self.metric, self.flops = V, Q, metric, flops
+        self.value_block, self.query_block = blocks
+        self.value_factor, self.query_factor = map(_factor, blocks)
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """The parts of x that belong to V and to Q."""
@@ -231,15 +261,11 @@ class _Linearised:
 
     def adjoint(self, G: Floats) -> Floats:
         """The product J' G for G (d_out, p)."""
-        d_out, d = self.V.shape[1:]
-        W = G.reshape(d_out, -1, d)[:, self.metric.table]  # (a, j, k, l)
-        dV = np.tensordot(self.Q, W, axes=((1, 2), (2, 3)))
-        dQ = np.tensordot(self.V, W, axes=((1, 2), (0, 1)))
-        return np.concatenate([dV.ravel(), dQ.ravel()])
+        return adjoint_of(self.V, self.Q, G, self.metric.table)
 
     def normal(self, x: Floats) -> Floats:
         """The product J' M J x."""
-        return self.adjoint(self.metric.times(self.forward(x)))
+        raise NotImplementedError
 
     def damping(self, x: Floats) -> Floats:
         """The product blockdiag(A_V, A_Q (x) K) x."""
@@ -255,7 +281,7 @@ class _Linearised:
         H, d_out, d = dV.shape
         out_V = cho_solve(self.value_factor, self._rows(dV), check_finite=False)
         out_Q = cho_solve(self.query_factor, dQ.reshape(H * d, d), check_finite=False)
-        out_Q = cho_solve(self.queries, out_Q.T, check_finite=False).T
+        out_Q = cho_solve(self.metric.query_factor, out_Q.T, check_finite=False).T
         return np.concatenate([self._unrows(out_V, d_out), out_Q.ravel()])
 
     @staticmethod
@@ -266,6 +292,19 @@ class _Linearised:
     def _unrows(self, rows: Floats, d_out: int) -> Floats:
         """The rows (hj, a) as an array (h, a, j), flattened."""
         return rows.reshape(len(self.V), -1, d_out).transpose(0, 2, 1).ravel()
+
+
+class _InMetric(Linearised):
+    """The distance to coefficients T in a metric, at one point."""
+
+    def __init__(self, V: Floats, Q: Floats, metric: Metric, residual: Floats) -> None:
+        blocks = _value_block(Q, metric), _query_block(V, metric)
+        super().__init__(V, Q, metric, blocks, product_flops(V, Q, metric))
+        self.gradient = self.adjoint(metric.times(residual))
+
+    def normal(self, x: Floats) -> Floats:
+        """J' M J x."""
+        return self.adjoint(self.metric.times(self.forward(x)))
 
 
 # ------------------------------------------------------------------------------------ the iteration
@@ -292,7 +331,7 @@ def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
     return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
 
 
-def _step(at: _Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
+def _step(at: Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
     """Solve (J'MJ + mu D) x = -gradient by a few conjugate-gradient iterations."""
 
     def product(x: Floats) -> Floats:
@@ -306,6 +345,40 @@ def _step(at: _Linearised, gradient: Floats, mu: float, rtol: float, budget: Bud
     return np.asarray(x)
 
 
+class Objective(Protocol):
+    """A sum of squares that depends on heads."""
+
+    @property
+    def scale(self) -> float:
+        """Error of a layer of zeros."""
+        ...
+
+    def error(self, V: Floats, Q: Floats) -> tuple[float, Any]:
+        """Root of the sum, and what :meth:`linearised` needs of this point."""
+        ...
+
+    def linearised(self, V: Floats, Q: Floats, point: Any) -> Linearised:
+        """The problem at a point that :meth:`error` was asked about."""
+        ...
+
+
+class _Distance:
+    """||C(V, Q) - T||_M."""
+
+    def __init__(self, target: Floats, metric: Metric) -> None:
+        self.target, self.metric = target, metric
+        self.scale = metric.norm(target)
+
+    def error(self, V: Floats, Q: Floats) -> tuple[float, Floats]:
+        """See :meth:`Objective.error`."""
+        residual = coefficients_of(V, Q) - self.target
+        return self.metric.norm(residual), residual
+
+    def linearised(self, V: Floats, Q: Floats, point: Floats) -> Linearised:
+        """See :meth:`Objective.linearised`."""
+        return _InMetric(V, Q, self.metric, point)
+
+
 def descend(
     V: Floats,
     Q: Floats,
@@ -316,44 +389,56 @@ def descend(
     goal: float = 0.0,
     stall: float = 0.1,
 ) -> Descent:
+    """Levenberg-Marquardt iteration from (V, Q) towards T (d_out, p); see :func:`minimise`."""
+    return minimise(_Distance(target, metric), V, Q, budget, goal=goal, stall=stall)
+
+
+def minimise(
+    objective: Objective,
+    V: Floats,
+    Q: Floats,
+    budget: Budget,
+    *,
+    goal: float = 0.0,
+    stall: float = 0.1,
+    watch: Callable[[Floats, Floats, float], object] | None = None,
+) -> Descent:
     """Levenberg-Marquardt iteration from (V, Q); the error never grows.
 
     Parameters
     ----------
+    objective
+        What is to become small.
     V, Q
         Where to start.
-    target
-        T, (d_out, p).
-    metric
-        M.
     budget
         Flops that may be spent.
     goal
         Error that is good enough.
     stall
         Stop when the error has fallen by no more than this fraction in ten steps.
+    watch
+        Called before every step with the heads and their error; may raise to stop.
     """
-    queries = _factor(metric.queries)
-    residual = coefficients_of(V, Q) - target
-    error, mu, growth = metric.norm(residual), 0.1, 2.0
-    scale = metric.norm(target)
+    error, point = objective.error(V, Q)
+    mu, growth = 0.1, 2.0
     history = [error]
     at = None
     for _ in range(_MOST_STEPS):
         if error <= goal or budget.spent:
             break
+        if watch is not None:
+            watch(V, Q, error)
         if at is None:
             budget.left -= _factor_flops(*V.shape)
-            at = _Linearised(V, Q, metric, queries)
-            gradient = at.adjoint(metric.times(residual))
-        x = _step(at, gradient, mu, min(0.1, max(1e-8, error / scale)), budget)
-        promised = -(2 * float(gradient @ x) + float(x @ at.normal(x)))
+            at = objective.linearised(V, Q, point)
+        x = _step(at, at.gradient, mu, min(0.1, max(1e-8, error / objective.scale)), budget)
+        promised = -(2 * float(at.gradient @ x) + float(x @ at.normal(x)))
         dV, dQ = at.split(x)
-        new = coefficients_of(V + dV, Q + dQ) - target
-        new_error = metric.norm(new)
+        new_error, new_point = objective.error(V + dV, Q + dQ)
         gain = (error - new_error) * (error + new_error) / max(promised, 1e-300)
         if new_error < error and gain > 1e-3:
-            V, Q, residual, error, at = V + dV, Q + dQ, new, new_error, None
+            V, Q, error, point, at = V + dV, Q + dQ, new_error, new_point, None
             mu, growth = max(1e-9, mu * max(0.1, 1 - (2 * min(gain, 1.0) - 1) ** 3)), 2.0
             history.append(error)
         else:

@@ -146,6 +146,8 @@ class FewHeads:
             loss=self.optimum.loss + self.excess_unit * best.error**2,
             convex_loss=self.optimum.loss,
             tolerance=ranks.tolerance,
+            gap=self.excess_unit * best.error**2,
+            gap_at_most=self.excess_unit * best.error**2,
         )
         root = np.sqrt(self.unit)
         return known_heads(V * root, Q * root, recovery)
@@ -153,7 +155,7 @@ class FewHeads:
     def _zero_head(self) -> Heads:
         """The one head of an optimum that is zero."""
         loss, d = self.optimum.loss, self.optimum.d
-        recovery = Recovery("fit", 0.0, 0, (), 0.0, _ASKED_FOR, loss, loss, TOLERANCE)
+        recovery = Recovery("fit", 0.0, 0, (), 0.0, _ASKED_FOR, loss, loss, TOLERANCE, 0.0, 0.0)
         return known_heads(np.zeros((1, len(self.C), d)), np.zeros((1, d, d)), recovery)
 
 

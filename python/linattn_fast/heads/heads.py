@@ -52,15 +52,29 @@ class Recovery:
     loss: float | None = None
     """For "fit": the training objective, (1/W) sum w ||C h - y||^2 + alpha ||C||^2."""
     convex_loss: float | None = None
-    """For "fit": the objective of the convex optimum, which no number of heads goes below."""
+    """For "fit": the objective of the convex optimum, which no number of heads goes below. Without
+    a Gram: ``loss - gap``, the smallest objective that was seen."""
     tolerance: float | None = None
     """Relative residual up to which C counts as reproduced: what was asked for, but not below
     rounding. None in files of older releases."""
+    gap: float | None = None
+    """For "fit": what is lost against the convex optimum, ``loss - convex_loss``, up to rounding; 0
+    proves that no number of heads does better. Without a Gram it is what conjugate gradients found
+    to gain: the true gap is no smaller, and estimated to be this one. None in files of older
+    releases."""
+    gap_at_most: float | None = None
+    """For "fit": a bound on the gap, proved up to rounding: with a Gram the gap itself; without one
+    the objective, or the squared gradient over 4 alpha, whichever is smaller. None in files of
+    older releases."""
 
     def __str__(self) -> str:
         text = f"{self.method}, residual {self.residual:.1e}: {self.reason}"
         if self.loss is not None and self.convex_loss is not None:
             text += f"; training objective {self.loss:.4g}, convex optimum {self.convex_loss:.4g}"
+        if self.gap is not None and self.gap_at_most is not None:
+            text += f", gap {self.gap:.2g}"
+            if self.gap_at_most > 1.01 * self.gap:
+                text += f" found, {self.gap_at_most:.2g} at most"
         return text
 
 

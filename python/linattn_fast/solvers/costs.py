@@ -52,6 +52,16 @@ _WORTH_LOOKING = 0.1
 """Predicted seconds of the whole below which it is not worth looking for blocks."""
 
 
+_HEAD_PRODUCTS, _HEAD_OVERHEAD = 300, 3e-4
+"""Products that heads take to be found from passes, and seconds of each beside its flops."""
+_ROUGH_PASSES = 40
+"""Passes for coefficients that they take as well."""
+HEAD_BLOCK_BYTES = 1 << 21
+"""Bytes of the matrices S of samples that are worked on together: they stay in the cache."""
+HEAD_RATE = 10e9
+"""Flops a second of products with S, a sample at a time."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Predicted seconds of each solver."""
@@ -101,6 +111,72 @@ def predict(
         dual=(2 * n * n * q + n**3 / 3) / LAPACK_RATE / threads + 8 * n * n / BYTES_RATE,
         pcg=(setup + passes * d_out * one_pass) / threads,
     )
+
+
+@dataclass(frozen=True)
+class HeadCosts:
+    """Flops of one product with the derivative of H heads and its adjoint; bytes to save some."""
+
+    n_samples: int
+    d: int
+    d_out: int
+    H: int
+
+    @classmethod
+    def of(cls, problem: Problem, H: int, n_samples: int) -> HeadCosts:
+        """The costs of heads of a problem with so many samples."""
+        return cls(n_samples, problem.features.d, problem.d_out, H)
+
+    @property
+    def by_coefficients(self) -> float:
+        """Flops of a pass for the coefficients of the heads."""
+        return 4.0 * self.n_samples * pair_count(self.d) * self.d * self.d_out
+
+    @property
+    def by_samples(self) -> float:
+        """Flops where S is at hand: three products with S, three with Q, and V."""
+        return 4.0 * self.n_samples * self.H * self.d * (3 * self.d + self.d_out)
+
+    @property
+    def by_derivatives(self) -> float:
+        """Flops where S Q_h z and S V_h' are at hand."""
+        return 4.0 * self.n_samples * self.H * self.d * (self.d + 1 + self.d_out)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes at work beside those of conjugate gradients: a block of samples, and a row of P."""
+        block = min(HEAD_BLOCK_BYTES, 8 * self.n_samples * self.d**2) + 8 * self.d**2
+        return 2 * block + 2 * 8 * self.d**3
+
+    @property
+    def _bytes_kept(self) -> tuple[int, int]:
+        """Bytes of s; and of S Q_h z and S V_h', at a point and at the next one that is tried."""
+        s = 8 * self.n_samples * pair_count(self.d)
+        return s, 2 * 8 * self.n_samples * (1 + self.d_out) * self.H * self.d
+
+    def bytes_with(self, keep: bool, derivatives: bool) -> int:
+        """Bytes at work with what is kept."""
+        s, more = self._bytes_kept
+        return self.bytes + keep * s + derivatives * more
+
+    def kept(self, memory: int, *, again: bool) -> tuple[bool, bool]:
+        """Whether s, and whether S Q_h z and S V_h', are kept of all samples in so many bytes.
+
+        Where the data is not in memory (``again``), neither is.
+        """
+        s, derivatives = self._bytes_kept
+        if not again:
+            return False, False
+        few = self.d_out * self.H <= 2 * self.d
+        if few and derivatives <= memory:
+            return derivatives + s <= memory, True
+        return s <= memory, False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a fit of so many heads, by some hundred products."""
+        rough = _ROUGH_PASSES * self.by_coefficients / PASS_RATE / usable_cores()
+        return _HEAD_PRODUCTS * (self.by_samples / HEAD_RATE + _HEAD_OVERHEAD) + rough
 
 
 def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> float | None:

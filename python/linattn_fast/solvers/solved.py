@@ -14,6 +14,7 @@ from .accuracy import Solution
 
 if TYPE_CHECKING:
     from .blocks.solver import SolvedBlocks
+    from .conjugate_gradients.whitening import Whitening
 
 
 @dataclass
@@ -64,5 +65,7 @@ class Solved:
     """Passes over the data, where the normal equations were solved by them."""
     kronecker: KroneckerFactors | None = None
     """The Kronecker factors of these passes."""
+    whitening: Whitening | None = None
+    """What conjugate gradients made of them, where that is of use again."""
     blocks: SolvedBlocks | None = None
     """The factorisation of each block, where there are blocks."""
