@@ -1,5 +1,6 @@
-// What the normal matrix of a softmax attention layer is made of (python/linattn_fast/softmax/descent/normal_matrix.py): sums
-// over queries with a token x in R^d, the tokens A in R^p that its heads read, and a matrix G (d_out x p),
+// What the normal matrix of a softmax attention layer is made of
+// (python/linattn_fast/softmax/descent/normal_matrix.py): sums over queries with a token x in R^d, the tokens A in R^p
+// that its heads read, and a matrix G (d_out x p),
 //
 //   squares   [(u,v), (l,m)] = sum (G'G)_uv x_l x_m       pair_count(p) x pair_count(d)
 //   cross     [(r,l), (a,u)] = sum A_r x_l G_au           p d x d_out p

@@ -40,7 +40,7 @@ from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, Settings, Solver, make_plan
-from .result import Fit, FitInfo, find_heads_later, heads_in_words
+from .result import NOT_YET, Fit, FitInfo, heads_in_words
 
 
 @same_bits
@@ -301,8 +301,15 @@ def _assembled(
         pending = PendingHeads(
             coefficients, problem.features, wanted, settings.memory_limit, task.progress
         )
-        find_heads_later(found, pending)
+        _find_heads_later(found, pending)
     return found
+
+
+def _find_heads_later(fit: Fit, pending: PendingHeads) -> None:
+    """Leave the heads of a new fit to be found on first access."""
+    state = vars(fit)  # past the guard of a frozen class
+    state.update(_pending=pending, info=replace(fit.info, heads=NOT_YET))
+    del state["heads"]
 
 
 def _require_finite(solved: Solved) -> None:

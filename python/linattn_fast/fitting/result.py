@@ -20,7 +20,7 @@ from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features import files as storage
 from ..features.features import Features
 from ..heads.heads import Heads, Recovery
-from ..heads.pending import NOT_YET, PendingHeads
+from ..heads.pending import PendingHeads
 from ..system.machine import in_words, same_bits
 
 _FILE_VERSION = 2
@@ -388,13 +388,6 @@ class Fit:
             if spectrum is not None:
                 arrays["spectrum"] = spectrum
         storage.write(path, "fit", _FILE_VERSION, meta, arrays)
-
-
-def find_heads_later(fit: Fit, pending: PendingHeads) -> None:
-    """Leave the heads of a new fit to be found on first access."""
-    state = vars(fit)  # past the guard of a frozen class
-    state.update(_pending=pending, info=replace(fit.info, heads=NOT_YET))
-    del state["heads"]
 
 
 def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
