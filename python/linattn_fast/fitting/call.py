@@ -25,7 +25,7 @@ from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
 from ..heads.given_number import best_layer
-from ..heads.pending import PendingHeads
+from ..heads.pending import NOT_YET, PendingHeads
 from ..heads.recovery import Wanted
 from ..heads.without_gram import WithoutGram
 from ..moments.moments import Moments
@@ -40,7 +40,7 @@ from ..system.machine import same_bits
 from ..system.progress import Bar
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, Settings, Solver, make_plan
-from .result import NOT_YET, Fit, FitInfo, heads_in_words
+from .result import Fit, FitInfo, heads_in_words
 
 
 @same_bits
