@@ -53,6 +53,7 @@ numpydoc_validation_checks = {
 }  # fmt: skip
 
 RESULTS = (
+    "FitMany",
     "AlphaChoice", "BackendInfo", "Certificate", "ContextDataset", "Fit", "FitInfo", "HeadMatch",
     "HeadPath", "LayerDataset", "Recovery", "RidgePath",
     "Case", "Comparison", "HeldOut", "Identifiability", "Report", "Start",
@@ -66,6 +67,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|np|npt|collections|typing|os|matplotlib|sklearn)\..*"),
     (r"py:class", r"(bool|dict|float|int|list|object|slice|str|tuple)"),
     (r"py:class", r"(Any|Axes|Callable|DTypeLike|Iterable|Literal|Sequence)"),
+    (r"py:class", r"(DeterminedRange|_Asked)"),  # inner types of the certificate
 ]
 
 

@@ -191,9 +191,12 @@ class Fit:
         return device_of(self.coefficients)
 
     def get(self) -> Fit:
-        """Bring everything to the host; this layer if it is there already.
+        """Bring everything to the host; ``to_host`` is the same.
 
-        ``to_host`` is the same.
+        Returns
+        -------
+        Fit
+            The same fit on the host; this one if it is there already.
         """
         if self.device is None:
             return self

@@ -127,7 +127,13 @@ class Heads:
         return device_of(self.V)
 
     def get(self) -> Heads:
-        """Bring the heads to the host; these if they are there already."""
+        """Bring the heads to the host.
+
+        Returns
+        -------
+        Heads
+            The same heads on the host; these if they are there already.
+        """
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:

@@ -268,7 +268,13 @@ class Moments(MomentSums):
     # -------------------------------------------------------------------------------------- place
 
     def get(self) -> Moments:
-        """Bring the moments to the host; these if they are there already."""
+        """Bring the moments to the host.
+
+        Returns
+        -------
+        Moments
+            The same moments on the host; these if they are there already.
+        """
         if self.device is None or self._totals is None:
             return self
         home = copy(self)

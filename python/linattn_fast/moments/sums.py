@@ -204,7 +204,13 @@ class MomentSums:
 
     @on_own_device
     def gram(self) -> Floats:
-        """The Gram, the sum of w h h', as a dense matrix (p, p)."""
+        """Form the dense Gram, the sum of w h h'.
+
+        Returns
+        -------
+        array
+            The Gram, (p, p).
+        """
         p = self.dimension
         if self.device is None:
             require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
@@ -212,7 +218,13 @@ class MomentSums:
 
     @on_own_device
     def cross(self) -> Floats:
-        """The cross moment, the sum of w h y', (p, d_out)."""
+        """Form the cross moment, the sum of w h y'.
+
+        Returns
+        -------
+        array
+            The cross moment, (p, d_out).
+        """
         cross = self.sums.cross
         # (a, l, u) -> (u, l, a)
         rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
@@ -220,12 +232,24 @@ class MomentSums:
 
     @on_own_device
     def gram_diagonal(self) -> Floats:
-        """The diagonal of the Gram, the sum of w s_u^2 z_l^2, (p,)."""
+        """Take the diagonal of the Gram, the sum of w s_u^2 z_l^2.
+
+        Returns
+        -------
+        array
+            The diagonal, (p,).
+        """
         return compact.diagonal(self.sums.gram, self.features, self.positions)
 
     @on_own_device
     def second_moment(self) -> Floats:
-        """The second moment of the features, Lambda = gram / W, as a dense matrix (p, p)."""
+        """Form the dense second moment of the features, Lambda = gram / W.
+
+        Returns
+        -------
+        array
+            Lambda, (p, p).
+        """
         matrix = self.gram()
         matrix /= self.required_weight()
         return matrix
