@@ -15,7 +15,7 @@ EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 # Of the campaign below.
 MINUTES ?= 60
 
-.PHONY: demo test lint docs attack bench bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
+.PHONY: demo test lint docs attack bench bench-defaults bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
   wheel wheel-cuda clean
 
 demo: $(VENV)/installed
@@ -41,6 +41,10 @@ docs: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/run.py
+
+# The call that people write, from tokens to result: about two minutes.
+bench-defaults: $(VENV)/installed
+	$(BIN)/python bench/defaults.py
 
 # The matrix-free solver on large problems: about ten minutes and 8 GB of memory.
 bench-scale: $(VENV)/installed

@@ -2,6 +2,7 @@
 
     make bench-defaults
 
+The largest problem (icl100) takes numpy minutes and 12 GB, and is measured when asked for by name.
 Ours is ``la.fit`` with default arguments and ``fit.heads``: coefficients, a proved verdict and
 heads. numpy is features, ``H.T @ H`` and ``solve``, as an expert writes it; then the same with
 ``eigvalsh``, which is what lambda_min takes there. Every answer is checked before it is timed.
@@ -109,7 +110,7 @@ def checked(problem: Problem) -> la.Fit:
 
 def main(names: list[str]) -> None:
     rows, figures = [], []
-    for name in names or PROBLEMS:
+    for name in names or [name for name in PROBLEMS if name != "icl100"]:
         problem = PROBLEMS[name]()
         fit = checked(problem)
 
