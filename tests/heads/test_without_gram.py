@@ -9,8 +9,8 @@ import linattn_fast as la
 from linattn_fast.backend.normal_operator import NumpyNormalOperator
 from linattn_fast.features.samples import Samples
 from linattn_fast.fitting import plan
-from linattn_fast.heads.passes import ByCoefficients, BySamples
-from linattn_fast.heads.without_gram import _leading, _White
+from linattn_fast.heads.number.passes import ByCoefficients, BySamples
+from linattn_fast.heads.number.without_gram import _leading, _White
 from linattn_fast.problem.in_memory import InMemory
 from linattn_fast.solvers.costs import HeadCosts
 
@@ -232,7 +232,7 @@ def _heads_of(C):
 def test_leading_values_are_those_of_the_svd(rng, monkeypatch):
     C = plant(rng, 5, 2, 4).coefficients() + 1e-3 * rng.standard_normal((4, 75))
     expected = _leading(C, 5, 2)
-    monkeypatch.setattr("linattn_fast.heads.without_gram._DENSE", 0)
+    monkeypatch.setattr("linattn_fast.heads.number.without_gram._DENSE", 0)
     found = _leading(C, 5, 2)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     for a, b in zip(found[2], expected[2], strict=True):

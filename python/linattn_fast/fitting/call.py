@@ -24,10 +24,10 @@ from ..data.sources import as_source
 from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
-from ..heads.given_number import best_layer
+from ..heads.number.given_number import best_layer
+from ..heads.number.without_gram import WithoutGram
 from ..heads.pending import NOT_YET, PendingHeads
 from ..heads.recovery import Wanted
-from ..heads.without_gram import WithoutGram
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
 from ..problem.in_memory import InMemory

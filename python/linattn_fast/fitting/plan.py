@@ -6,7 +6,8 @@ solves the problem. The settings that it rests on are checked here, too. "auto" 
 - Queries that never occur together: blocks, where the whole would take longer.
 - Fewer samples than features: the dual, which gives the solution of least norm directly.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
-  certificate included where it is worth its time. A stream, which
+  certificate included where it is worth its time. Packed samples that take a tenth of the data or
+  more speak for Cholesky, whose memory does not grow with the number of samples. A stream, which
   every pass would read again, and data on a cluster take Cholesky wherever it fits.
 - A number of heads is found from the Gram where that fits and is predicted to be faster, else by
   passes over the data, from a rough solution by conjugate gradients.
@@ -32,7 +33,7 @@ from ..certificate.blocks import certify_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import certify_factorised, certify_few
 from ..certificate.estimated import certify_passes
-from ..heads.given_number import require_every_feature
+from ..heads.number.given_number import require_every_feature
 from ..heads.recovery import METHODS
 from ..linalg.factors import NotSafe
 from ..problem.in_memory import InMemory
@@ -45,8 +46,10 @@ from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.conjugate_gradients.rough import solve_roughly
 from ..solvers.costs import (
     PATIENCE,
+    WORTH,
     HeadCosts,
     bytes_of,
+    kept_samples_bytes,
     predict,
     predict_orthogonal,
     seconds_worth_cutting,
@@ -60,6 +63,9 @@ from ..system.machine import as_memory_limit, in_words, require_memory, usable_m
 Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
 SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """Names that callers give: "auto", and one for each row of the table of solvers below."""
+
+_SHARE_KEPT = 0.1
+"""Share of the data that packed samples may take beside it where Cholesky needs no such memory."""
 
 # ---------------------------------------------------------------------- what is asked for
 
@@ -312,10 +318,8 @@ class _AutoRules:
         if not self._fits("cholesky"):
             return f"{self._too_large('cholesky')}, so the heads are fitted by passes"
         n, columns = problem.n_samples, problem.n_columns
-        if (
-            problem.samples is None or n is None or columns is None
-        ):  # every pass would read it again
-            return ""
+        if problem.samples is None or n is None or columns is None:
+            return ""  # every pass would read the data again
         costs = predict(problem.features, problem.d_out, problem.positions, n, columns, proof=False)
         passes = HeadCosts.of(problem, H, n).seconds
         if costs.cholesky <= passes:
@@ -354,6 +358,10 @@ class _AutoRules:
         )
         passes = costs.pcg + (costs.proof if certify and worth_proving(costs) else 0.0)
         told = f"predicted {costs.cholesky:.2g} s by Cholesky and {passes:.2g} s by PCG"
+        kept = kept_samples_bytes(problem.features, problem.d_out, problem.positions, columns)
+        large = kept > _SHARE_KEPT * problem.samples.nbytes
+        if certify and large and costs.cholesky <= max(PATIENCE, WORTH * passes):
+            return "cholesky", f"{told}, whose samples would take {in_words(kept)}"
         return "pcg" if passes < costs.cholesky else "cholesky", told
 
     def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:

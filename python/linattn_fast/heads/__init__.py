@@ -3,7 +3,7 @@
 ``heads.py`` has the class itself. ``recovery.py`` finds the fewest heads with given coefficients,
 from their ranks (``ranks.py``) and the span that these give (``span.py``), by a search
 (``search.py``) or by an SVD (``svd.py``); ``pending.py`` waits with that until heads are asked for.
-``given_number.py`` finds the best layer with a given number of heads. The other modules compare
+``number/`` finds the best layer with a given number of heads. The other modules compare
 heads, convert them to and from the parameters of other layers, and apply a layer or generate with
 it. This room may use everything up to ``certificate``; it knows coefficients and moments, but not
 how a fit was called.

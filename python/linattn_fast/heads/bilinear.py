@@ -303,7 +303,7 @@ class _InMetric(Linearised):
         self.gradient = self.adjoint(metric.times(residual))
 
     def normal(self, x: Floats) -> Floats:
-        """J' M J x."""
+        """The product J' M J x."""
         return self.adjoint(self.metric.times(self.forward(x)))
 
 

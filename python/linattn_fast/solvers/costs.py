@@ -44,7 +44,7 @@ _HEAVY_TAILS = 1.4
 """How many times as many iterations cubic features need as Gaussian ones."""
 PATIENCE = 20.0
 """Seconds that a proof, or a second attempt at a solution, is worth."""
-_WORTH = 4.0
+WORTH = 4.0
 """How many times as long as conjugate gradients a proof may take beyond that."""
 PART = 1.5
 """Samples a feature that a proof needs, at least."""
@@ -198,7 +198,7 @@ def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> floa
 
 def worth_proving(costs: Costs) -> bool:
     """Whether a proof takes few seconds, or is in proportion to the solution that it is about."""
-    return costs.proof <= max(PATIENCE, _WORTH * costs.pcg)
+    return costs.proof <= max(PATIENCE, WORTH * costs.pcg)
 
 
 def predict_orthogonal(features: Features, n_samples: int) -> float:

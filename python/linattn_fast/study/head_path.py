@@ -10,8 +10,8 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..fitting.call import fit_moments
-from ..heads.given_number import FewHeads, Optimum, require_every_feature
 from ..heads.heads import Heads
+from ..heads.number.given_number import FewHeads, Optimum, require_every_feature
 from ..moments.moments import Moments
 from ..solvers.accuracy import Solution
 from ..system.arguments import as_size

@@ -46,7 +46,7 @@ class Iterate:
     """Where the iteration stands; of use also after it was stopped from outside."""
 
     v: Floats
-    """(m, r, t)."""
+    """The iterate, (m, r, t)."""
     iterations: int = 0
     residual: float = 1.0
     """Largest relative residual of a row, in the coordinates of v."""
@@ -56,7 +56,7 @@ class Iterate:
     singular: bool = False
     """Whether a direction was met in which K is zero to rounding, with a residual along it."""
     steps: list[float] = field(default_factory=list)
-    """Of the first row, for Ritz values."""
+    """Step sizes of the first row, for Ritz values."""
     ratios: list[float] = field(default_factory=list)
 
     def ritz_values(self) -> Floats:

@@ -19,14 +19,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..arrays.types import Floats
-from ..backend.normal_operator import NormalOperator
-from ..data.non_finite import non_finite_error
-from ..features.compact import pair_table
-from ..features.samples import Samples
-from ..solvers.costs import HEAD_BLOCK_BYTES
-from .bilinear import adjoint_of, coefficients_of
+from ...arrays.device import to_host
+from ...arrays.types import Floats
+from ...backend.normal_operator import NormalOperator
+from ...data.non_finite import non_finite_error
+from ...features.compact import pair_table
+from ...features.samples import Samples
+from ...solvers.costs import HEAD_BLOCK_BYTES
+from ..bilinear import adjoint_of, coefficients_of
 
 _TOGETHER = 4096
 """Samples whose derivatives are kept in one piece, for products that need no S."""
@@ -116,11 +116,11 @@ class Block(NamedTuple):
     s: Floats
     """(m, q): the pairs of S."""
     z: Floats
-    """(m, d)."""
+    """The queries, (m, d)."""
     y: Floats
-    """(m, d_out)."""
+    """The targets, (m, d_out)."""
     w: Floats
-    """(m, 1)."""
+    """The weights, (m, 1)."""
 
 
 def blocks_of(samples: Samples) -> Iterator[Block]:
@@ -199,9 +199,9 @@ class _Derivatives(NamedTuple):
     """What J is made of, for some samples."""
 
     z: Floats
-    """(m, d)."""
+    """The queries, (m, d)."""
     w: Floats
-    """(m, 1)."""
+    """The weights, (m, 1)."""
     attended: Floats
     """S Q_h z, (m, Hd)."""
     values: Floats

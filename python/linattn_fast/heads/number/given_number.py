@@ -17,13 +17,13 @@ from itertools import chain
 
 import numpy as np
 
-from ..arrays.types import Floats
-from ..features.features import Features
-from ..moments.factors import normal_matrix
-from ..moments.loss_error import loss_error
-from ..moments.sums import MomentSums
-from ..solvers.accuracy import Solution
-from .bilinear import (
+from ...arrays.types import Floats
+from ...features.features import Features
+from ...moments.factors import normal_matrix
+from ...moments.loss_error import loss_error
+from ...moments.sums import MomentSums
+from ...solvers.accuracy import Solution
+from ..bilinear import (
     Budget,
     Descent,
     Metric,
@@ -32,10 +32,10 @@ from .bilinear import (
     descend,
     product_flops,
 )
-from .heads import Heads, Recovery, known_heads, normal_form
-from .ranks import TOLERANCE, Ranks
-from .search import FLOPS, Search
-from .svd import svd_factors
+from ..heads import Heads, Recovery, known_heads, normal_form
+from ..ranks import TOLERANCE, Ranks
+from ..search import FLOPS, Search
+from ..svd import svd_factors
 
 _PRODUCTS, _FLOPS = 2000, 2e10
 """Products with J'MJ that one descent may take; and flops, which are fewer from d = 12 or so: the

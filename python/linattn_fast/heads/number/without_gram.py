@@ -27,19 +27,19 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import eigh, qr, svd
 
-from ..arrays.device import module_of, to_host
-from ..arrays.types import Floats
-from ..backend.normal_operator import KroneckerFactors
-from ..features.compact import pair_table
-from ..linalg.factors import EPS
-from ..problem.interface import Problem, ShowProgress
-from ..solvers.accuracy import Solution
-from ..solvers.conjugate_gradients.iteration import Iterate, conjugate_gradients
-from ..solvers.conjugate_gradients.whitening import whiten
-from ..solvers.costs import HeadCosts
-from ..solvers.solved import Solved
-from ..system.progress import IterationBar, Watch
-from .bilinear import (
+from ...arrays.device import module_of, to_host
+from ...arrays.types import Floats
+from ...backend.normal_operator import KroneckerFactors
+from ...features.compact import pair_table
+from ...linalg.factors import EPS
+from ...problem.interface import Problem, ShowProgress
+from ...solvers.accuracy import Solution
+from ...solvers.conjugate_gradients.iteration import Iterate, conjugate_gradients
+from ...solvers.conjugate_gradients.whitening import whiten
+from ...solvers.costs import HeadCosts
+from ...solvers.solved import Solved
+from ...system.progress import IterationBar, Watch
+from ..bilinear import (
     Budget,
     Descent,
     Linearised,
@@ -49,10 +49,10 @@ from .bilinear import (
     minimise,
     plain_block,
 )
-from .heads import Heads, Recovery, known_heads, normal_form
+from ..heads import Heads, Recovery, known_heads, normal_form
+from ..ranks import TOLERANCE, split_evenly
+from ..svd import perturbed, svd_factors
 from .passes import ByCoefficients, BySamples, HeadPasses, Point
-from .ranks import TOLERANCE, split_evenly
-from .svd import perturbed, svd_factors
 
 _FLOPS = 2e12
 """Flops that all descents may take together: half a minute or so of two cores."""
@@ -251,7 +251,7 @@ class WithoutGram:
 
     @property
     def total_weight(self) -> float:
-        """W."""
+        """The total weight W of the samples."""
         assert self.solved.passes is not None
         return self.solved.passes.operator.total_weight
 
@@ -369,7 +369,7 @@ class FoundGap:
     """How far coefficients are from the convex optimum."""
 
     loss: float
-    """f(C)."""
+    """The convex objective f(C) of the layer."""
     mean_squared_error: float
     at_least: float
     at_most: float
