@@ -6,7 +6,7 @@ The largest problem (icl100) takes numpy minutes and 12 GB, and is measured when
 Ours is ``la.fit`` with default arguments and ``fit.heads``: coefficients, a proved verdict and
 heads. numpy is features, ``H.T @ H`` and ``solve``, as an expert writes it; then the same with
 ``eigvalsh``, which is what lambda_min takes there. Every answer is checked before it is timed.
-Writes bench/results/defaults.md and .json, and puts the table into the README.
+Writes bench/results/defaults.md and .json, which docs/performance.md includes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import readme
 from competitors import expert_last
 from machine import alternate, processor
 from record import RESULTS, keep, markdown_table
@@ -152,7 +151,6 @@ def main(names: list[str]) -> None:
     text = markdown_table(above, header, rows)
     if not names:
         keep(RESULTS, "defaults", text, figures)
-        readme.show("defaults.md", text)
 
 
 if __name__ == "__main__":

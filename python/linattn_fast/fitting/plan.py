@@ -360,9 +360,11 @@ class _AutoRules:
         told = f"predicted {costs.cholesky:.2g} s by Cholesky and {passes:.2g} s by PCG"
         kept = kept_samples_bytes(problem.features, problem.d_out, problem.positions, columns)
         large = kept > _SHARE_KEPT * problem.samples.nbytes
+        if costs.cholesky <= passes:
+            return "cholesky", told
         if certify and large and costs.cholesky <= max(PATIENCE, WORTH * passes):
             return "cholesky", f"{told}, whose samples would take {in_words(kept)}"
-        return "pcg" if passes < costs.cholesky else "cholesky", told
+        return "pcg", told
 
     def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:
         """The plan of a solver, which first tries whether a part of the data tells the answer."""
