@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...arrays.types import Floats
-from ...data.non_finite import largest_size, underflow_error
+from ...data.non_finite import largest_size, may_underflow, underflow_error
 from ...features.accumulation import summand_sizes
 from ...features.samples import Samples
 from ...linalg.factors import NotSafe
@@ -54,8 +54,8 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
     with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
         found = solve_pcg(passes.operator, task.alpha, watch, task.tol, larger, narrow)
     reason, error = f"{passes.how}; {found.reason}", found.error
-    if samples is not None and samples.targets is not None and squares_underflow(samples.targets):
-        reason += "; squares of targets underflow, so that nothing is known"
+    if samples is not None and _may_lose_digits(samples):
+        reason += "; squares of targets, or products of tokens, underflow: nothing is known"
         error = None
     n = passes.operator.n_samples
     solved = Solved(
@@ -75,6 +75,12 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
         kronecker=found.factors,
     )
     return solved, found
+
+
+def _may_lose_digits(samples: Samples) -> bool:
+    """Whether squares of targets or products of tokens may underflow, where errors are unknown."""
+    lost = samples.targets is not None and squares_underflow(samples.targets)
+    return lost or bool(may_underflow(samples.tokens).any())
 
 
 def _bytes_to_keep(problem: Problem) -> int:
