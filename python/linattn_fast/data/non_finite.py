@@ -9,6 +9,8 @@ from ..arrays.device import module_of, to_host
 from ..arrays.types import Array
 from .tokens import Tokens
 
+_NUMBERS_AT_ONCE = 1 << 17
+"""Numbers that are looked at together: what is computed from them stays in the cache."""
 _SMALLEST_TOKEN = 2.0**-340
 """The smallest size of numbers whose products of three never underflow."""
 
@@ -67,5 +69,8 @@ def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:
 
 
 def _has_no_small(array: Array) -> bool:
+    """Whether every number is zero or of a size that is safe; a piece of the array at a time."""
     xp = module_of(array)
-    return not bool(((array != 0) & (xp.abs(array) < _SMALLEST_TOKEN)).any())
+    step = max(1, _NUMBERS_AT_ONCE // max(1, array[:1].size))
+    pieces = (array[first : first + step] for first in range(0, len(array), step))
+    return not any(bool(((x != 0) & (xp.abs(x) < _SMALLEST_TOKEN)).any()) for x in pieces)
