@@ -313,8 +313,9 @@ def choose_alpha(folds: Sequence[Moments], alphas: object) -> AlphaChoice:
         path = ridge_path(first.merged(others), given)
         errors[:, k] = _errors_of(fold, path.coefficients)
         bounds[:, k] = _bounds_of(fold, path.coefficients)
-    mean = errors @ np.array([fold.total_weight for fold in parts])
-    mean /= everything.total_weight
+    shares = np.array([fold.total_weight for fold in parts]) / everything.total_weight
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite errors are infinite in the mean
+        mean = errors @ shares
     return AlphaChoice(given, errors, mean, best_alpha(given, mean), everything, bounds)
 
 
