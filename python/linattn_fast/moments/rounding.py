@@ -68,7 +68,10 @@ class MomentRounding:
 
         ``smallest`` is the smallest eigenvalue of M, 1 / mu.
         """
-        size = float(np.linalg.norm(C))
+        with np.errstate(over="ignore"):
+            size = float(np.linalg.norm(C))
+        if not np.isfinite(size):
+            return None
         if not (smallest > 0 and self.second_moment <= MOST * smallest and size > 0):
             return None
         error = 2 * (self.second_moment + self.cross / size) / smallest + gamma(2 * C.size + 8)
