@@ -18,15 +18,16 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
+from ..features.cubic import head_coefficients
 from ..features.features import feature_count
 from ..linalg.factors import EPS
 from ..solvers.solved import Solved
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 from ..system.progress import Progress
-from .bilinear import Budget, Descent, coefficients_of
+from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
-from .ranks import ROUNDING, TOLERANCE, Ranks, svd_tolerance
+from .ranks import TOLERANCE, Ranks, svd_tolerance
 from .search import FLOPS, QUICK, Search
 from .svd import svd_count, svd_factors, svd_heads
 
@@ -40,6 +41,8 @@ _NOISE = 100
 """Noise in the coefficients, over the tolerance, from which on no few heads are within that."""
 _POLISH = 0.1
 """Flops spent on the last digits once the number is known, relative to those of the search."""
+_PROMISING = 0.1
+"""Relative residual of heads that ranks give from which on these are no better than others."""
 _EXACT_FIT = 1e-12
 """Mean squared error over mean squared target up to which targets count as those of a layer."""
 _LARGEST_TOLERANCE = 1e-4
@@ -193,7 +196,7 @@ def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
     most = min(len(ranks.C) * ranks.d, ranks.d**2)  # the SVD has no more
     # The likely answer first: where ranks give the heads, neither search nor SVD is needed
     likely = ranks.least < most and (wanted.max_heads is None or ranks.least <= wanted.max_heads)
-    ends = _by_ranks(ranks, budget) if likely and ranks.rank == ranks.least else []
+    ends = _by_ranks(ranks, budget) if likely and ranks.given == ranks.least else []
     if ends and ends[0].error <= ranks.threshold:
         best = _polished(ranks, ends[0], budget)
         return _reported(ranks, "minimal", best, "no fewer are possible")
@@ -201,10 +204,12 @@ def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
 
 
 def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
-    """Heads to which least squares leads from those that ranks give, the nearest first."""
+    """Heads that ranks give, brought to rounding where they are near; the nearest first."""
     ends: list[Descent] = []
     for V, Q in ranks.spans():
-        ends.append(ranks.nearest(V, Q, budget))
+        error = float(np.linalg.norm(head_coefficients(V, Q) - ranks.C))
+        near = ranks.rounding < error <= _PROMISING * ranks.size
+        ends.append(ranks.nearest(V, Q, budget) if near else Descent(V, Q, error))
         if ends[-1].error <= ranks.threshold or budget.spent:
             break
     return sorted(ends, key=lambda end: end.error)
@@ -245,7 +250,7 @@ def _searched(search: Search, wanted: Wanted, likely: bool) -> _Found:
 def _polished(ranks: Ranks, best: Descent, searched: Budget) -> tuple[Floats, Floats]:
     """Heads brought to rounding, where the budget of the search ended before."""
     budget = Budget(_POLISH * searched.total)
-    while best.error > ROUNDING * ranks.size and not budget.spent:
+    while best.error > ranks.rounding and not budget.spent:
         before, best = best.error, ranks.nearest(best.V, best.Q, budget)
         if best.error > 0.5 * before:
             break
@@ -266,7 +271,7 @@ def _reported(
     tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
     recovery = Recovery(
         method,
-        residual=float(np.linalg.norm(coefficients_of(V, Q) - ranks.C)) / ranks.size,
+        residual=float(np.linalg.norm(head_coefficients(V, Q) - ranks.C)) / ranks.size,
         at_least=ranks.least,
         tried=tuple(each for each in tried if each[0] != len(heads[0])),
         fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,

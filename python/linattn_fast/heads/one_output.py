@@ -1,0 +1,84 @@
+"""Heads of a single output by linear algebra: at most half as many as there are coordinates.
+
+With one output V_h is a vector v_h, and B(c) = sum_h sym v_h (Q_h c)' is a d x d matrix for each
+query c (:mod:`linattn_fast.heads.contractions`), with up to H eigenvalues of either sign. What is
+sought is the span of the v_h; Q follows by least squares.
+
+**Fewer than d/2 heads.** B(c) has rank 2H < d, and its range holds all v_h, whatever c is. So their
+span is what the ranges at several c have in common: with orthonormal bases U_i of these, vectors
+that every U_i U_i' keeps, the largest singular vectors of [U_1, .., U_m].
+
+**d/2 heads.** B(c) has full rank. Orthogonal to the v_h is a subspace W of half the dimension on
+which every B(c) vanishes. B(c) maps W to the span of the v_h, so N = B(c1)^-1 B(c2) maps W to W:
+
+    N = [ A   * ]  with A' similar to D, so that  det (t - N) = p(t)^2,   p(N) = [ 0  * ]
+        [ 0   D ]                                                                [ 0  0 ]
+
+in a basis that begins with W. In general p(N) has rank H, and its rows span the v_h. The
+coefficients of p come from traces: half of tr N^k are the power sums of its roots.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays.types import Floats
+
+_TIMES = 2
+"""Equations over unknowns, at the least."""
+
+
+def queries_needed(H: int, d: int) -> int:
+    """Number of queries c whose ranges determine the span of the v_h: each rules out d - 2H of d - H
+    dimensions."""
+    return -(-_TIMES * (d - H) // (d - 2 * H)) if 2 * H < d else 2
+
+
+def values_in_ranges(vectors: Floats, H: int) -> Floats:
+    """V (H, 1, d) from the eigenvectors of B(c), (m, d, d), for H < d/2."""
+    m, d, _ = vectors.shape
+    # Eigenvalues ascend: the ends have those that are not zero
+    ends = np.concatenate([vectors[:, :, :H], vectors[:, :, d - H :]], axis=2)
+    common, _, _ = np.linalg.svd(ends.transpose(1, 0, 2).reshape(d, m * 2 * H), full_matrices=False)
+    return np.ascontiguousarray(common[:, :H].T)[:, None]
+
+
+def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
+    """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None where it is singular.
+    """
+    m, d, _ = B.shape
+    H = d // 2
+    base = int(np.abs(eigenvalues).min(axis=1).argmax())  # the farthest from singular
+    try:
+        N = np.linalg.solve(B[base], B[np.arange(m) != base])
+    except np.linalg.LinAlgError:
+        return None
+    # Of mean eigenvalue zero and norm one, so that powers neither grow nor cancel
+    N -= (np.trace(N, axis1=1, axis2=2) / d)[:, None, None] * np.eye(d)
+    p = _root_of_characteristic(_of_norm_one(N), H)
+    _, _, rows = np.linalg.svd(_of_norm_one(p).reshape(-1, d), full_matrices=False)
+    return np.ascontiguousarray(rows[:H])[:, None]
+
+
+def _root_of_characteristic(N: Floats, H: int) -> Floats:
+    """The polynomial p(N), (m, 2H, 2H), with p(t)^2 = det (t - N).
+
+    Newton's identities: p(t) = sum_k (-1)^k e_k t^(H-k),  k e_k = sum_i (-1)^(i-1) e_(k-i) s_i,
+    s_i = tr N^i / 2 the sum of the i-th powers of the roots.
+    """
+    p, power = np.zeros_like(N), np.broadcast_to(np.eye(2 * H), N.shape)
+    powers, sums, e = [power], [], [np.ones(len(N))]
+    for k in range(1, H + 1):
+        powers.append(powers[-1] @ N)
+        sums.append(np.trace(powers[-1], axis1=1, axis2=2) / 2)
+        signed = [(-1) ** (i - 1) * e[k - i] * sums[i - 1] for i in range(1, k + 1)]
+        e.append(np.sum(signed, axis=0) / k)
+    for k in range(H + 1):
+        p += ((-1) ** k * e[k])[:, None, None] * powers[H - k]
+    return p
+
+
+def _of_norm_one(N: Floats) -> Floats:
+    """Matrices (m, n, n), each divided by its norm; zero stays zero."""
+    norms = np.linalg.norm(N, axis=(1, 2), keepdims=True)
+    return np.asarray(N / np.maximum(norms, np.finfo(np.float64).tiny))
