@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, lapack
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ..arrays.types import Floats
@@ -51,6 +51,7 @@ _LEAST_STEPS, _LEAST_PRODUCTS = 4, 20
 _UNDAMPED, _NEGLIGIBLE = 1e-3, 0.01
 """Damping mu up to which a step promises all that is left to gain nearby; and the part of the fall
 of a stalled descent below which that is not worth another step."""
+_TINY = float(np.finfo(np.float64).tiny)
 _LARGEST_DAMPING = 1e8
 """Damping mu above which no step is found."""
 
@@ -83,7 +84,7 @@ class Metric:
         return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0), pair_table(d))
 
     @cached_property
-    def query_factor(self) -> tuple[Floats, bool]:
+    def query_factor(self) -> Floats:
         """Cholesky factor of K."""
         return _factor(self.queries)
 
@@ -191,14 +192,20 @@ def _query_block(V: Floats, metric: Metric) -> Floats:
     return np.asarray(r.reshape(Hd, -1) @ (r @ metric.pairs).reshape(Hd, -1).T)
 
 
-def _factor(block: Floats) -> tuple[Floats, bool]:
+def _factor(block: Floats) -> Floats:
     """Cholesky factor of a block; eigenvalues that repeated heads leave at zero are lifted."""
-    size = float(np.trace(block)) / len(block)
-    lifted = block + (100 * len(block) * EPS * size + np.finfo(np.float64).tiny) * np.eye(
-        len(block)
-    )
-    factor, lower = cho_factor(lifted, check_finite=False)
-    return factor, bool(lower)
+    n = len(block)
+    lifted = block.copy()
+    lifted.flat[:: n + 1] += 100 * EPS * float(block.trace()) + _TINY
+    factor, failed = lapack.dpotrf(lifted.T, clean=False, overwrite_a=True)
+    if failed:
+        raise LinAlgError(f"pivot {failed} of {n} is not positive")
+    return np.asarray(factor)
+
+
+def _solve(factor: Floats, right: Floats) -> Floats:
+    """Solve with a block that was factorised, for right (n, k)."""
+    return np.asarray(lapack.dpotrs(factor, right)[0])
 
 
 def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
@@ -275,9 +282,9 @@ class Linearised:
         """Solve with the damping matrix."""
         dV, dQ = self.split(x)
         H, d_out, d = dV.shape
-        out_V = cho_solve(self.value_factor, self._rows(dV), check_finite=False)
-        out_Q = cho_solve(self.query_factor, dQ.reshape(H * d, d), check_finite=False)
-        out_Q = cho_solve(self.metric.query_factor, out_Q.T, check_finite=False).T
+        out_V = _solve(self.value_factor, self._rows(dV))
+        out_Q = _solve(self.query_factor, dQ.reshape(H * d, d))
+        out_Q = _solve(self.metric.query_factor, out_Q.T).T
         return np.concatenate([self._unrows(out_V, d_out), out_Q.ravel()])
 
     @staticmethod
@@ -317,8 +324,7 @@ def best_queries(V: Floats, target: Floats, metric: Metric) -> Floats:
             T = metric.pairs @ T
         W = T.take(metric.table, axis=1)  # (a, j, k, l)
         right = V.reshape(H, d_out * d) @ W.reshape(d_out * d, d * d)  # (h, kl)
-        rows = cho_solve(factor, right.reshape(H * d, d), check_finite=False)
-        return np.asarray(rows.reshape(H, d, d))
+        return _solve(factor, right.reshape(H * d, d)).reshape(H, d, d)
 
     Q = solve(target)
     # Once more for what is left: the factor is not quite that of A_Q
@@ -334,7 +340,7 @@ def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
         W = metric.times(T).reshape(len(T), -1, d).take(metric.table, axis=1)  # (a, j, k, l)
         right = W.reshape(-1, d * d) @ Q.reshape(H, d * d).T  # (aj, h)
         right = right.reshape(-1, d, H).transpose(2, 1, 0).reshape(H * d, -1)  # (hj, a)
-        rows = cho_solve(factor, right, check_finite=False)
+        rows = _solve(factor, right)
         return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
 
     V = solve(target)

@@ -5,8 +5,9 @@ query c (:mod:`linattn_fast.heads.contractions`), with up to H eigenvalues of ei
 sought is the span of the v_h; Q follows by least squares.
 
 **Fewer than d/2 heads.** B(c) has rank 2H < d, and its range holds all v_h, whatever c is. So their
-span is what the ranges at several c have in common: with orthonormal bases U_i of these, vectors
-that every U_i U_i' keeps, the largest singular vectors of [U_1, .., U_m].
+span is what the ranges at several c have in common, in general. It is orthogonal to all null
+vectors of B(c): with orthonormal bases N_i of these, the last left singular vectors of
+[N_1, .., N_m].
 
 **d/2 heads.** B(c) has full rank. Orthogonal to the v_h is a subspace W of half the dimension on
 which every B(c) vanishes. B(c) maps W to the span of the v_h, so N = B(c1)^-1 B(c2) maps W to W:
@@ -24,7 +25,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 
-_TIMES = 2
+_TIMES = 3
 """Equations over unknowns, at the least."""
 
 
@@ -36,11 +37,11 @@ def queries_needed(H: int, d: int) -> int:
 
 def values_in_ranges(vectors: Floats, H: int) -> Floats:
     """V (H, 1, d) from the eigenvectors of B(c), (m, d, d), for H < d/2."""
-    m, d, _ = vectors.shape
-    # Eigenvalues ascend: the ends have those that are not zero
-    ends = np.concatenate([vectors[:, :, :H], vectors[:, :, d - H :]], axis=2)
-    common, _, _ = np.linalg.svd(ends.transpose(1, 0, 2).reshape(d, m * 2 * H), full_matrices=False)
-    return np.ascontiguousarray(common[:, :H].T)[:, None]
+    d = vectors.shape[1]
+    # Eigenvalues ascend: those in the middle are zero
+    null = vectors[:, :, H : d - H].transpose(1, 0, 2).reshape(d, -1)
+    outside, _, _ = np.linalg.svd(null, full_matrices=False)
+    return np.ascontiguousarray(outside[:, d - H :].T)[:, None]
 
 
 def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
@@ -53,10 +54,11 @@ def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
         N = np.linalg.solve(B[base], B[np.arange(m) != base])
     except np.linalg.LinAlgError:
         return None
-    # Of mean eigenvalue zero and norm one, so that powers neither grow nor cancel
-    N -= (np.trace(N, axis1=1, axis2=2) / d)[:, None, None] * np.eye(d)
-    p = _root_of_characteristic(_of_norm_one(N), H)
-    _, _, rows = np.linalg.svd(_of_norm_one(p).reshape(-1, d), full_matrices=False)
+    N -= (_traces(N) / d)[:, None, None] * np.eye(d)  # so that less cancels in p
+    p = _root_of_characteristic(N, H)
+    sizes = np.sqrt(np.einsum("mij,mij->m", p, p))[:, None, None]
+    p /= np.maximum(sizes, np.finfo(np.float64).tiny)  # each pencil counts alike
+    _, _, rows = np.linalg.svd(p.reshape(-1, d), full_matrices=False)
     return np.ascontiguousarray(rows[:H])[:, None]
 
 
@@ -66,19 +68,15 @@ def _root_of_characteristic(N: Floats, H: int) -> Floats:
     Newton's identities: p(t) = sum_k (-1)^k e_k t^(H-k),  k e_k = sum_i (-1)^(i-1) e_(k-i) s_i,
     s_i = tr N^i / 2 the sum of the i-th powers of the roots.
     """
-    p, power = np.zeros_like(N), np.broadcast_to(np.eye(2 * H), N.shape)
-    powers, sums, e = [power], [], [np.ones(len(N))]
-    for k in range(1, H + 1):
+    powers, sums, e = [np.eye(2 * H), N], [_traces(N) / 2], [np.ones(len(N)), _traces(N) / 2]
+    for k in range(2, H + 1):
         powers.append(powers[-1] @ N)
-        sums.append(np.trace(powers[-1], axis1=1, axis2=2) / 2)
-        signed = [(-1) ** (i - 1) * e[k - i] * sums[i - 1] for i in range(1, k + 1)]
-        e.append(np.sum(signed, axis=0) / k)
-    for k in range(H + 1):
-        p += ((-1) ** k * e[k])[:, None, None] * powers[H - k]
-    return p
+        sums.append(_traces(powers[-1]) / 2)
+        e.append(sum((-1) ** (i - 1) * e[k - i] * sums[i - 1] for i in range(1, k + 1)) / k)
+    terms = ((-1) ** k * e[k][:, None, None] * powers[H - k] for k in range(H + 1))
+    return np.asarray(sum(terms))
 
 
-def _of_norm_one(N: Floats) -> Floats:
-    """Matrices (m, n, n), each divided by its norm; zero stays zero."""
-    norms = np.linalg.norm(N, axis=(1, 2), keepdims=True)
-    return np.asarray(N / np.maximum(norms, np.finfo(np.float64).tiny))
+def _traces(N: Floats) -> Floats:
+    """The traces (m,) of matrices (m, n, n)."""
+    return np.asarray(np.einsum("mii->m", N))

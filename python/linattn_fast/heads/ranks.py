@@ -19,6 +19,7 @@ needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -37,8 +38,8 @@ _GOAL = 1e-14
 """Relative residual at which least squares stops."""
 _POINTS = 16
 """Points at which M(x) is formed."""
-_QUERIES, _QUERIES_TIMES_D = 4, 128
-"""Points at which B(u,c) is formed: at the least, and times d where that is more."""
+_FORMS, _FORMS_TIMES_D = (4, 8), 64
+"""Points at which B(u,c) is formed: fewest and most, and in between their number times d."""
 _GAP = 0.1
 """Ratio of neighbouring singular values that random coefficients hardly ever have."""
 
@@ -87,7 +88,7 @@ class Ranks:
     @cached_property
     def forms(self) -> Floats:
         """The matrices B(u,c) at points, (m, d, d)."""
-        return self._forms(max(_QUERIES, _QUERIES_TIMES_D // self.d))
+        return self._forms(min(_FORMS[1], max(_FORMS[0], _FORMS_TIMES_D // self.d)))
 
     def _forms(self, count: int) -> Floats:
         return at_outputs(self.C, unit_points(count, len(self.C)), unit_points(count, self.d))
@@ -96,13 +97,13 @@ class Ranks:
     def eigenvalues(self) -> Floats:
         """Eigenvalues of B(u,c) at each point, ascending: (m, d)."""
         if self.one_output:  # whose eigenvectors give the heads
-            return self._eigenvectors[0]
+            return self._eigen[0]
         return np.asarray(np.linalg.eigvalsh(self.forms))
 
     @cached_property
-    def _eigenvectors(self) -> tuple[Floats, Floats]:
-        values, vectors = np.linalg.eigh(self.forms)
-        return values, vectors
+    def _eigen(self) -> tuple[Floats, Floats]:
+        """The eigenvalues with their eigenvectors, (m, d, d)."""
+        return np.linalg.eigh(self.forms)
 
     @property
     def one_output(self) -> bool:
@@ -112,17 +113,21 @@ class Ranks:
     def least_heads(self, threshold: float) -> int:
         """A number of heads that no approximation within the threshold can do without."""
         above = threshold + self.rounding
-        signs = [(self.eigenvalues > above).sum(axis=1), (self.eigenvalues < -above).sum(axis=1)]
-        return max(self._rank_above(above), int(np.max(signs)))
+        largest, smallest = self.eigenvalues.max(axis=0), self.eigenvalues.min(axis=0)
+        signs = np.count_nonzero(largest > above), np.count_nonzero(smallest < -above)
+        return max(self._rank_above(above), *signs)
 
     def _rank_above(self, threshold: float) -> int:
-        return int((self.singular_values > threshold).sum(axis=1).max())
+        if self.one_output:
+            return 1
+        # Values are sorted at each point, so that some point has as many as are above it at any
+        return int(np.count_nonzero(self.singular_values.max(axis=0) > threshold))
 
     def before_gap(self) -> int | None:
         """Number of singular values of M(x) before the widest gap; None if no gap is wide."""
-        typical = np.median(self.singular_values, axis=0)
-        if len(typical) < 2:
+        if min(len(self.C), self.d) < 2:
             return None
+        typical = np.median(self.singular_values, axis=0)
         ratios = typical[1:] / np.maximum(typical[:-1], np.finfo(np.float64).tiny)
         widest = int(ratios.argmin())
         return widest + 1 if ratios[widest] < _GAP else None
@@ -134,13 +139,11 @@ class Ranks:
         """
         if H == 0:
             return self.size
-        values = self.eigenvalues
-        rest = max(
-            _norm_after(H, self.singular_values),
-            _norm_after(H, np.maximum(values[:, ::-1], 0)),
-            _norm_after(H, np.maximum(-values, 0)),
-        )
-        lost = float(np.sqrt(max(self.d, len(self.C)))) * self.rounding  # by d or d_out values
+        after = self.eigenvalues[:, : max(0, self.d - H)], -self.eigenvalues[:, H:]
+        rest = _largest_norm(np.maximum(np.concatenate(after), 0))
+        if not self.one_output:
+            rest = max(rest, _largest_norm(self.singular_values[:, H:]))
+        lost = math.sqrt(max(self.d, len(self.C))) * self.rounding  # by d or d_out values
         return max(0.0, rest - lost)
 
     # ---------------------------------------------------------------------- heads by linear algebra
@@ -168,7 +171,7 @@ class Ranks:
             return values_by_pencils(self.forms, self.eigenvalues)
         needed = queries_needed(H, d)
         enough = needed <= len(self.forms)
-        vectors = self._eigenvectors[1] if enough else np.linalg.eigh(self._forms(needed))[1]
+        _, vectors = self._eigen if enough else np.linalg.eigh(self._forms(needed))
         return values_in_ranges(vectors, H)
 
     def _span_of_values(self) -> Floats | None:
@@ -205,7 +208,6 @@ def _reachable(d_out: int, d: int) -> float:
     return float(np.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d))
 
 
-def _norm_after(H: int, values: Floats) -> float:
-    """The largest norm of the values (m, n) after the first H, over the m."""
-    rest = values[:, H:]
-    return float(np.sqrt((rest * rest).sum(axis=1).max()))
+def _largest_norm(rows: Floats) -> float:
+    """The largest norm of the rows (m, n)."""
+    return math.sqrt((rows * rows).sum(axis=1).max())

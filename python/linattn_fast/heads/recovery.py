@@ -9,6 +9,7 @@ these heads (:mod:`linattn_fast.heads.ranks`); where they do not, a search looks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -164,17 +165,18 @@ class Wanted:
 
 def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Heads:
     """Heads of checked coefficients on the host; see recover_heads."""
-    if not C.any():
+    largest = float(np.abs(C).max())
+    if largest == 0:
         recovery = Recovery(wanted.method, 0.0, 0, (), 0.0, "all coefficients are zero")
         return known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
-    scale = float(np.exp2(2 * np.rint(np.log2(np.abs(C).max()) / 2)))
+    scale = math.ldexp(1.0, 2 * round(math.log2(largest) / 2))
     if wanted.method == "minimal":
         budget = Budget(FLOPS if wanted.flops is None else wanted.flops, report)
         V, Q, recovery = _minimal(Ranks(C / scale, d, wanted.tol), wanted, budget)
     else:
         V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), wanted)
-    root = float(np.sqrt(scale))
+    root = math.sqrt(scale)
     return known_heads(V * root, Q * root, recovery)
 
 
