@@ -22,10 +22,11 @@ from ..arrays.types import Floats
 from ..features.cubic import head_coefficients
 from ..features.features import feature_count
 from ..linalg.factors import EPS
+from ..problem.interface import ShowProgress
 from ..solvers.solved import Solved
 from ..system.arguments import as_size
 from ..system.machine import same_bits
-from ..system.progress import Progress
+from ..system.progress import Bar, Progress
 from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
 from .ranks import TOLERANCE, Ranks, svd_tolerance
@@ -57,6 +58,9 @@ def recover_heads(
     method: Method = "minimal",
     max_heads: int | None = None,
     tol: float | None = None,
+    *,
+    noise: float = 0.0,
+    progress: ShowProgress = False,
 ) -> Heads:
     """Turn coefficients back into heads.
 
@@ -80,6 +84,14 @@ def recover_heads(
         counts as rounding, and ``heads.recovery.tolerance`` has it. "svd": drop heads
         whose singular value is at most ``tol`` times the largest; by default the machine precision
         times the larger side of the matrix.
+    noise
+        "minimal": relative size of the errors in the coefficients, ||error|| / ||C||, where that is
+        known, as ``fit.heads`` knows it from the errors that a fit left. Coefficients with noise of
+        more than a hundred times ``tol`` have no small number of heads, so none is searched for:
+        heads are those that ranks give, or the SVD's, in the time of an SVD.
+    progress
+        True shows a bar of the search, in per cent of the flops that it may spend; a function is
+        called with the per cent and 100, and may raise to stop.
 
     Returns
     -------
@@ -89,9 +101,11 @@ def recover_heads(
 
     Notes
     -----
-    The search is deterministic and limited to a fixed number of flops, a few seconds of work; where
-    a single attempt would take more, the SVD's heads are returned at once, or ``max_heads`` of the
-    nearest. It runs on the host; heads of coefficients on a CUDA device are put there.
+    Where ranks give the heads, that takes fewer flops than an SVD. Elsewhere there is a search, unless the
+    coefficients are known to have noise. It is deterministic and limited to a fixed number of
+    flops, a few seconds of work; where a single attempt would take more, the SVD's heads are
+    returned at once, or ``max_heads`` of the nearest. It runs on the host; heads of coefficients on
+    a CUDA device are put there.
 
     Examples
     --------
@@ -119,7 +133,15 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    return heads_of(C, d, Wanted(method, float(tol), max_heads)).put(given)
+    if isinstance(noise, bool) or not isinstance(noise, int | float | np.number) or not noise >= 0:
+        raise ValueError(f"noise: a number of at least 0 is needed, got {noise!r}")
+    if method == "svd":
+        wanted = Wanted("svd", float(tol), max_heads)
+    else:
+        why = f"the coefficients have noise of {noise:.1e} of their size"
+        wanted = Wanted.with_noise(float(tol), float(noise), why, max_heads)
+    with Bar(100, "heads", progress, unit="percents") as report:
+        return heads_of(C, d, wanted, report).put(given)
 
 
 @dataclass(frozen=True)
@@ -137,13 +159,30 @@ class Wanted:
     then, but for a few hundred coefficients: heads are those that ranks give, or the SVD's."""
 
     @classmethod
+    def with_noise(
+        cls,
+        tol: float,
+        level: float,
+        why: str,
+        max_heads: int | None = None,
+        flops: float | None = None,
+    ) -> Wanted:
+        """As few heads as reproduce coefficients with noise of a level, relative to their size.
+
+        Far above the tolerance, the chance that few heads come within it is that of a point near a
+        set of measure zero.
+        """
+        if level > _NOISE * tol:
+            return cls("minimal", tol, max_heads, FLOPS_IF_DOUBTFUL, why)
+        return cls("minimal", tol, max_heads, flops)
+
+    @classmethod
     def of_fit(cls, method: str, d: int, solved: Solved, alpha: float) -> Wanted:
         """What to look for in the coefficients of a fit.
 
         Errors e of the targets y that are left leave, in the coefficients of p features from N
         samples, noise of about ||e|| / ||y|| sqrt(p / N), relatively; a ridge moves them by about
-        ||e|| / ||y||. Far above the tolerance, the chance that few heads come within it is that of
-        a point near a set of measure zero.
+        ||e|| / ||y||.
         """
         solution, p = solved.solution, solved.solution.coefficients.shape[1]
         if method == "svd":
@@ -154,13 +193,12 @@ class Wanted:
         error, energy = solution.mean_squared_error, solved.mean_squared_target
         left = error / energy if energy > 0 else 0.0
         sure = left - solution.error_bound / energy if energy > 0 else 0.0
-        if sure > _EXACT_FIT and sure * min(1.0, p / solved.n_samples) > (_NOISE * tol) ** 2:
-            why = f"the fit left {left:.1e} of the targets' mean square"
-            return cls("minimal", tol, flops=FLOPS_IF_DOUBTFUL, noise=why)
+        level = math.sqrt(sure * min(1.0, p / solved.n_samples)) if sure > _EXACT_FIT else 0.0
+        why = f"the fit left {left:.1e} of the targets' mean square"
         # Fewer samples than features are fitted exactly, whatever their targets
         told = solved.n_samples >= p or solution.coefficients.size <= QUICK
         exact = alpha == 0 and left <= _EXACT_FIT and told
-        return cls("minimal", tol, flops=None if exact else FLOPS_IF_DOUBTFUL)
+        return cls.with_noise(tol, level, why, flops=None if exact else FLOPS_IF_DOUBTFUL)
 
 
 def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Heads:
