@@ -35,7 +35,9 @@ def row(C: Floats, d: int, count: int, noise: float) -> str:
     assert len(heads) == count
     assert np.linalg.norm(heads.coefficients() - C) <= 1e-12 * np.linalg.norm(C)
     ours, alone = seconds(found), seconds(lambda: svd_factors(C, d))
-    return f"{d:6d} {len(C):6d} {count:6d} {1e3 * ours:9.2f} {1e3 * alone:9.2f} {ours / alone:6.1f}x"
+    return (
+        f"{d:6d} {len(C):6d} {count:6d} {1e3 * ours:9.2f} {1e3 * alone:9.2f} {ours / alone:6.1f}x"
+    )
 
 
 def main() -> None:

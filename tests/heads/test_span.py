@@ -51,10 +51,10 @@ def test_the_span_of_planted_heads_is_found_from_columns_and_from_rows(rng, d, d
     truth = plant(rng, d, H, d_out)
     C = truth.coefficients()
     # Equations are a few hundred times better conditioned than what 1e-9 would show
-    if H < d_out:
+    if d_out > H:
         M = span.Columns.of(C, max(16, span.points_needed(H, d_out, d)), d)
         assert angle(span.values_in(C, M, H), truth.V) <= 1e-10
-    if H < d:
+    if d > H:
         M = span.Columns.of(C, max(16, span.points_needed(H, d, d)), d)
         assert angle(span.queries_in(C, M, H), truth.Q) <= 1e-10
 
@@ -75,7 +75,7 @@ def test_values_of_one_output_are_found_up_to_half_as_many_as_coordinates(rng, d
     assert known.given == known.least == H
     (found,) = known.spans()
     # With d/2 heads, roots of a polynomial of that degree are behind it
-    assert angle(found[0], truth.V) <= (1e-7 if 2 * H == d else 1e-11)
+    assert angle(found[0], truth.V) <= (1e-7 if d == 2 * H else 1e-11)
     assert la.recover_heads(C, d).recovery.reason == "no fewer are possible"
 
 

@@ -30,9 +30,11 @@ _TIMES = 3
 
 
 def queries_needed(H: int, d: int) -> int:
-    """Number of queries c whose ranges determine the span of the v_h: each rules out d - 2H of d - H
-    dimensions."""
-    return -(-_TIMES * (d - H) // (d - 2 * H)) if 2 * H < d else 2
+    """Number of queries c whose ranges determine the span of the v_h, for H < d/2.
+
+    Each rules out d - 2H of d - H dimensions.
+    """
+    return -(-_TIMES * (d - H) // (d - 2 * H))
 
 
 def values_in_ranges(vectors: Floats, H: int) -> Floats:
@@ -45,8 +47,7 @@ def values_in_ranges(vectors: Floats, H: int) -> Floats:
 
 
 def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
-    """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None where it is singular.
-    """
+    """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None for singular B(c)."""
     m, d, _ = B.shape
     H = d // 2
     base = int(np.abs(eigenvalues).min(axis=1).argmax())  # the farthest from singular

@@ -114,8 +114,8 @@ class Ranks:
         """A number of heads that no approximation within the threshold can do without."""
         above = threshold + self.rounding
         largest, smallest = self.eigenvalues.max(axis=0), self.eigenvalues.min(axis=0)
-        signs = np.count_nonzero(largest > above), np.count_nonzero(smallest < -above)
-        return max(self._rank_above(above), *signs)
+        positive, negative = (largest > above).sum(), (smallest < -above).sum()
+        return max(self._rank_above(above), int(positive), int(negative))
 
     def _rank_above(self, threshold: float) -> int:
         if self.one_output:
@@ -165,9 +165,9 @@ class Ranks:
     def _values_of_one_output(self) -> Floats | None:
         """V (H, 1, d) from B(c); None for more than d/2 heads."""
         H, d = self.least, self.d
-        if 2 * H > d:
+        if d < 2 * H:
             return None
-        if 2 * H == d:
+        if d == 2 * H:
             return values_by_pencils(self.forms, self.eigenvalues)
         needed = queries_needed(H, d)
         enough = needed <= len(self.forms)
@@ -177,12 +177,12 @@ class Ranks:
     def _span_of_values(self) -> Floats | None:
         """V (H, d_out, d) from the columns of M(x); None where they say nothing."""
         H, d_out = self.rank, len(self.C)
-        return values_in(self.C, self._columns(H, d_out), H) if H < d_out else None
+        return values_in(self.C, self._columns(H, d_out), H) if d_out > H else None
 
     def _span_of_queries(self) -> Floats | None:
         """Q (H, d, d) from the rows of M(x); None where they say nothing."""
         H, d = self.rank, self.d
-        return queries_in(self.C, self._columns(H, d), H) if H < d else None
+        return queries_in(self.C, self._columns(H, d), H) if d > H else None
 
     def _columns(self, H: int, n: int) -> Columns:
         """M(x) at enough points for the span of its H columns among n."""

@@ -101,11 +101,11 @@ def recover_heads(
 
     Notes
     -----
-    Where ranks give the heads, that takes fewer flops than an SVD. Elsewhere there is a search, unless the
-    coefficients are known to have noise. It is deterministic and limited to a fixed number of
-    flops, a few seconds of work; where a single attempt would take more, the SVD's heads are
-    returned at once, or ``max_heads`` of the nearest. It runs on the host; heads of coefficients on
-    a CUDA device are put there.
+    Where ranks give the heads, that takes fewer flops than an SVD. Elsewhere there is a search,
+    unless the coefficients are known to have noise. It is deterministic and limited to a fixed
+    number of flops, a few seconds of work; where a single attempt would take more, the SVD's heads
+    are returned at once, or ``max_heads`` of the nearest. It runs on the host; heads of
+    coefficients on a CUDA device are put there.
 
     Examples
     --------

@@ -49,8 +49,8 @@ from ..bilinear import (
     minimise,
     plain_block,
 )
-from ..heads import Heads, Recovery, known_heads, normal_form
 from ..contractions import split_evenly
+from ..heads import Heads, Recovery, known_heads, normal_form
 from ..ranks import TOLERANCE
 from ..svd import perturbed, svd_factors
 from .passes import ByCoefficients, BySamples, HeadPasses, Point
