@@ -98,6 +98,16 @@ def test_the_polynomial_of_a_pencil_is_the_root_of_the_characteristic_one(rng):
     assert np.linalg.matrix_rank(p, tol=1e-8 * np.linalg.norm(p)) == 3
 
 
+def test_pencils_of_many_heads_neither_overflow_nor_claim_what_is_singular(rng):
+    """A power of 80 of matrices whose entries may be large; warnings are errors."""
+    B = rng.standard_normal((4, 160, 160))
+    B += B.transpose(0, 2, 1)
+    V = one_output.values_by_pencils(B, np.linalg.eigvalsh(B))
+    assert np.isfinite(V).all()
+    B[:, 0] = B[:, :, 0] = 0.0
+    assert one_output.values_by_pencils(B, np.linalg.eigvalsh(B)) is None
+
+
 @pytest.mark.parametrize(
     ("d", "d_out", "H"), [(64, 1, 1), (64, 3, 3), (36, 36, 4), (40, 30, 12), (48, 1, 20)]
 )

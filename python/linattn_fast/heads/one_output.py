@@ -27,6 +27,8 @@ from ..arrays.types import Floats
 
 _TIMES = 3
 """Equations over unknowns, at the least."""
+_SINGULAR = 1e-12
+"""Smallest eigenvalue over the largest of a matrix that is not divided by."""
 
 
 def queries_needed(H: int, d: int) -> int:
@@ -50,16 +52,16 @@ def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
     """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None for singular B(c)."""
     m, d, _ = B.shape
     H = d // 2
-    base = int(np.abs(eigenvalues).min(axis=1).argmax())  # the farthest from singular
-    try:
-        N = np.linalg.solve(B[base], B[np.arange(m) != base])
-    except np.linalg.LinAlgError:
+    sizes = np.abs(eigenvalues)
+    smallest = sizes.min(axis=1)
+    base = int(smallest.argmax())  # the farthest from singular
+    if smallest[base] <= _SINGULAR * sizes.max():
         return None
-    N -= (_traces(N) / d)[:, None, None] * np.eye(d)  # so that less cancels in p
-    p = _root_of_characteristic(N, H)
-    sizes = np.sqrt(np.einsum("mij,mij->m", p, p))[:, None, None]
-    p /= np.maximum(sizes, np.finfo(np.float64).tiny)  # each pencil counts alike
-    _, _, rows = np.linalg.svd(p.reshape(-1, d), full_matrices=False)
+    N = np.linalg.solve(B[base], B[np.arange(m) != base])
+    # Of mean eigenvalue zero and norm one: less cancels in p, and no power overflows
+    N -= (_traces(N) / d)[:, None, None] * np.eye(d)
+    p = _root_of_characteristic(_of_norm_one(N), H)
+    _, _, rows = np.linalg.svd(_of_norm_one(p).reshape(-1, d), full_matrices=False)
     return np.ascontiguousarray(rows[:H])[:, None]
 
 
@@ -81,3 +83,9 @@ def _root_of_characteristic(N: Floats, H: int) -> Floats:
 def _traces(N: Floats) -> Floats:
     """The traces (m,) of matrices (m, n, n)."""
     return np.asarray(np.einsum("mii->m", N))
+
+
+def _of_norm_one(N: Floats) -> Floats:
+    """Matrices (m, n, n), each divided by its norm; zero stays zero."""
+    sizes = np.sqrt(np.einsum("mij,mij->m", N, N))[:, None, None]
+    return np.asarray(N / np.maximum(sizes, np.finfo(np.float64).tiny))
