@@ -119,6 +119,28 @@ def test_heads_of_large_layers_are_found_without_a_search(rng, monkeypatch, d, d
     assert relative(heads.coefficients(), C) <= 1e-13
 
 
+@pytest.mark.parametrize(("d", "d_out", "H"), [(8, 1, 3), (4, 1, 2), (33, 1, 1), (8, 8, 3)])
+def test_linear_algebra_alone_reaches_rounding(rng, d, d_out, H):
+    """So that no descent need follow, which would take several times as long."""
+    C = plant(rng, d, H, d_out).coefficients()
+    known = ranks.Ranks(C / np.abs(C).max(), d, 1e-9)
+    for V, Q in known.spans():
+        assert np.linalg.norm(la.Heads(V, Q).coefficients() - known.C) <= known.rounding
+
+
+def test_heads_that_linear_algebra_misses_by_little_are_brought_to_rounding(rng, monkeypatch):
+    C = plant(rng, 6, 2, 3).coefficients()
+    original = ranks.Ranks.spans
+
+    def inexact(self):
+        for V, Q in original(self):
+            yield V + 1e-6 * rng.standard_normal(V.shape), Q
+
+    monkeypatch.setattr(ranks.Ranks, "spans", inexact)
+    monkeypatch.setattr(recovery, "Search", None)
+    assert relative(la.recover_heads(C, 6).coefficients(), C) <= 1e-13
+
+
 @pytest.mark.parametrize("d_out", [1, 2, 5])
 @pytest.mark.parametrize("noise", [1e-12, 1e-8])
 def test_heads_near_coefficients_with_errors_are_found_within_the_tolerance(rng, d_out, noise):
