@@ -5,7 +5,7 @@ import pytest
 from conftest import plant, relative
 
 import linattn_fast as la
-from linattn_fast.heads import contractions, one_output, ranks, recovery, span
+from linattn_fast.heads import contractions, ranks, recovery, span
 
 
 def angle(A, B):
@@ -92,7 +92,7 @@ def test_the_polynomial_of_a_pencil_is_the_root_of_the_characteristic_one(rng):
     D = np.linalg.solve(A, np.diag(roots) @ A)
     N = np.block([[np.diag(roots), rng.standard_normal((3, 3))], [np.zeros((3, 3)), D.T]])
     N = np.linalg.solve(S, N @ S)
-    p = one_output._root_of_characteristic(N[None], 3)[0]
+    p = span._root_of_characteristic(N[None], 3)[0]
     expected = (N - np.eye(6)) @ (N - 2 * np.eye(6)) @ (N + 4 * np.eye(6))
     assert relative(p, expected) <= 1e-10
     assert np.linalg.matrix_rank(p, tol=1e-8 * np.linalg.norm(p)) == 3
@@ -102,10 +102,10 @@ def test_pencils_of_many_heads_neither_overflow_nor_claim_what_is_singular(rng):
     """A power of 80 of matrices whose entries may be large; warnings are errors."""
     B = rng.standard_normal((4, 160, 160))
     B += B.transpose(0, 2, 1)
-    V = one_output.values_by_pencils(B, np.linalg.eigvalsh(B))
+    V = span.values_by_pencils(B, np.linalg.eigvalsh(B))
     assert np.isfinite(V).all()
     B[:, 0] = B[:, :, 0] = 0.0
-    assert one_output.values_by_pencils(B, np.linalg.eigvalsh(B)) is None
+    assert span.values_by_pencils(B, np.linalg.eigvalsh(B)) is None
 
 
 @pytest.mark.parametrize(

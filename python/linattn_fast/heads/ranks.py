@@ -12,9 +12,8 @@ computed with rounding of their own, which is added to the tolerance, and subtra
 heads leave.
 
 Where M(x) has rank H less than d_out or d, its columns or rows give one factor of the heads
-(:mod:`linattn_fast.heads.span`); with a single output and at most d/2 heads, B(c) does
-(:mod:`linattn_fast.heads.one_output`). The other factor follows by least squares, and no search is
-needed.
+(:mod:`linattn_fast.heads.span`); with a single output and at most d/2 heads, B(c) does. The other
+factor follows by least squares, and no search is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,15 @@ from ..arrays.types import Floats
 from ..linalg.factors import EPS
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
 from .contractions import at_outputs, unit_points
-from .one_output import queries_needed, values_by_pencils, values_in_ranges
-from .span import Columns, points_needed, queries_in, values_in
+from .span import (
+    Columns,
+    points_needed,
+    queries_in,
+    queries_needed,
+    values_by_pencils,
+    values_in,
+    values_in_ranges,
+)
 
 TOLERANCE = 1e-9
 """Relative residual up to which coefficients count as reproduced."""
