@@ -22,14 +22,15 @@ X(x0) = I. Its normal equations are H d x H d, for each of H columns:
 Transposed matrices M(x)' give the span of the Q_h', where H < d. Neither the matrix of H d x H d
 nor its factorisation is more than an SVD of the coefficients takes: H <= min(d, d_out).
 
-**One output, fewer than d/2 heads.** V_h is a vector v_h, and B(c) = sum_h sym v_h (Q_h c)' is a
-d x d matrix for each query c, with up to H eigenvalues of either sign. B(c) has rank 2H < d, and its range holds all v_h, whatever c is. So their
-span is what the ranges at several c have in common, in general. It is orthogonal to all null
-vectors of B(c): with orthonormal bases N_i of these, the last left singular vectors of
-[N_1, .., N_m].
+**One output, fewer than d/2 heads.** V_h is a vector v_h, and B(c) = sum_h sym v_h (Q_h c)' is a d
+x d matrix for each query c, with up to H eigenvalues of either sign. B(c) has rank 2H < d, and its
+range holds all v_h, whatever c is. So their span is what the ranges at several c have in common, in
+general. It is orthogonal to all null vectors of B(c): with orthonormal bases N_i of these, the last
+left singular vectors of [N_1, .., N_m].
 
-**One output, d/2 heads.** B(c) has full rank. Orthogonal to the v_h is a subspace W of half the dimension on
-which every B(c) vanishes. B(c) maps W to the span of the v_h, so N = B(c1)^-1 B(c2) maps W to W:
+**One output, d/2 heads.** B(c) has full rank. Orthogonal to the v_h is a subspace W of half the
+dimension on which every B(c) vanishes. B(c) maps W to the span of the v_h, so N = B(c1)^-1 B(c2)
+maps W to W:
 
     N = [ A   * ]  with A' similar to D, so that  det (t - N) = p(t)^2,   p(N) = [ 0  * ]
         [ 0   D ]                                                                [ 0  0 ]
