@@ -35,6 +35,20 @@ def pair_table(d: int) -> Numbers:
     return table
 
 
+@lru_cache(maxsize=64)
+def pair_entries(d: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Where the pairs (j, k), j <= k, are in a (d, d) matrix that is written row by row.
+
+    The entries (j, k), (q,); the numbers of the pairs with j < k; and their entries (k, j).
+    """
+    j, k = np.triu_indices(d)
+    off = np.flatnonzero(j < k)
+    places = j * d + k, off, k[off] * d + j[off]
+    for each in places:
+        each.setflags(write=False)  # the same ones for every caller
+    return places
+
+
 def is_triples(features: Features, positions: Positions) -> bool:
     """Whether the Gram is a third moment of s, kept once for all orders of its indices."""
     return positions == "all" and features.everything
