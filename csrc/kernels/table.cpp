@@ -30,6 +30,7 @@ namespace {
 #include "token_moments.hpp"
 
 #include "second_moment.hpp"
+#include "small_system.hpp"
 #include "triangle.hpp"
 
 }  // namespace
@@ -65,6 +66,9 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_triangle,
                        substitute,
                        unpack_panel,
+                       factor_small,
+                       squared_inverse,
+                       solve_small,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

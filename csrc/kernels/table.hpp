@@ -144,6 +144,15 @@ struct Kernels {
   // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
   void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
 
+  // Small systems A = U'U in rows of `stride` doubles, a multiple of most_lanes, zero past column n
+  // (kernels/small_system.hpp). factor_small returns the number of pivots before one that is not positive.
+  std::int64_t (*factor_small)(double* rows, std::int64_t n, std::int64_t stride, double* reciprocals);
+  // ||U^-1||_F^2; inverse has room for U^-1.
+  double (*squared_inverse)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride,
+                            double* inverse);
+  // x (stride doubles, zero from n on) becomes A^-1 x.
+  void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+
   // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);
 };
