@@ -114,9 +114,7 @@ def in_context_data(
     return Z, y, la.Features(d + 1, [*((k, d) for k in range(d)), (d, d)], range(d))
 
 
-def in_context(
-    d: int, N: int, floor: float, dtype: type = np.float64, repeats: int = 7
-) -> Problem:
+def in_context(d: int, N: int, floor: float, dtype: type = np.float64, repeats: int = 7) -> Problem:
     """In-context regression with a context of 2 d, a small ridge and one head to be found."""
     n, alpha = 2 * d, 1e-6 / d
     Z, y, chosen = in_context_data(d, N, n, dtype)

@@ -8,8 +8,8 @@ solves the problem. The settings that it rests on are checked here, too. "auto" 
   ridge, conjugate gradients where they are predicted to be faster.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
   certificate included where it is worth its time. Where both take about as long, packed samples
-  that take a tenth of the data or more speak for Cholesky, whose memory does not grow with the
-  number of samples. A stream, which every pass would read again, and data on a cluster take
+  of 64 MB and a tenth of the data or more speak for Cholesky, whose memory does not grow with
+  the number of samples. A stream, which every pass would read again, and data on a cluster take
   Cholesky wherever it fits.
 - A number of heads is found from the Gram where that fits and is predicted to be faster, else by
   passes over the data, from a rough solution by conjugate gradients.
@@ -53,10 +53,10 @@ from ..solvers.costs import (
     kept_samples_bytes,
     predict,
     predict_orthogonal,
-    relative_ridge,
+    predicted_seconds,
+    room_for_samples,
     seconds_worth_cutting,
     what_needs,
-    worth_proving,
 )
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
@@ -66,9 +66,9 @@ Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "bl
 SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """Names that callers give: "auto", and one for each row of the table of solvers below."""
 
-_SHARE_KEPT = 0.1
-"""Share of the data that packed samples may take beside it where Cholesky needs no such memory."""
-_ABOUT_AS_LONG = 1.2
+_BYTES_KEPT, _SHARE_KEPT = 1 << 26, 0.1
+"""Bytes of packed samples, and share of the data, beyond which they speak for Cholesky."""
+_ABOUT_AS_LONG = 1.5
 """How many times as long as conjugate gradients Cholesky may take for that memory."""
 
 # ---------------------------------------------------------------------- what is asked for
@@ -225,29 +225,6 @@ class Resources:
         require_memory(needed, what, self.limit)
 
 
-def predicted_seconds(problem: InMemory, alpha: float, *, certify: bool) -> dict[str, float]:
-    """Predict the seconds of a fit of data in memory by each solver, the certificate included."""
-    n, p = problem.n_samples, problem.features.count
-    costs = predict(
-        problem.features,
-        problem.d_out,
-        problem.positions,
-        n,
-        problem.n_columns,
-        proof=certify and n >= p,
-        ridge=relative_ridge(problem.samples, alpha),
-        data_bytes=problem.samples.nbytes,
-    )
-    proof = costs.proof if certify and n >= p and worth_proving(costs) else 0.0
-    orthogonal_seconds = predict_orthogonal(problem.features, n)
-    return {
-        "cholesky": costs.cholesky,
-        "pcg": costs.pcg + proof,
-        "dual": costs.dual + (costs.cholesky if certify and n >= p else 0.0),
-        "qr": orthogonal_seconds + costs.cholesky,
-    }
-
-
 def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Plan:
     """Decide which solvers are tried, and in which order.
 
@@ -380,7 +357,7 @@ class _AutoRules:
         if not self._fits("pcg"):
             return "cholesky", self._too_large("pcg")
         certify = bool(self.settings.certify)
-        seconds = predicted_seconds(problem, self.settings.alpha, certify=certify)
+        seconds = self._seconds(problem, certify=certify)
         dense, passes = seconds["cholesky"], seconds["pcg"]
         told = f"predicted {dense:.2g} s by Cholesky and {passes:.2g} s by PCG"
         if dense <= passes:
@@ -388,17 +365,22 @@ class _AutoRules:
         kept = kept_samples_bytes(
             problem.features, problem.d_out, problem.positions, problem.n_columns
         )
-        large = kept > _SHARE_KEPT * problem.samples.nbytes
+        large = kept > max(_BYTES_KEPT, _SHARE_KEPT * problem.samples.nbytes)
         if certify and large and dense <= _ABOUT_AS_LONG * passes:
             return "cholesky", f"{told}, whose samples would take {in_words(kept)}"
         return "pcg", told
+
+    def _seconds(self, problem: InMemory, *, certify: bool) -> dict[str, float]:
+        """Predicted seconds of each solver."""
+        room = room_for_samples(self.resources.limit)
+        return predicted_seconds(problem, self.settings.alpha, room, certify=certify)
 
     def _few(self, problem: InMemory) -> Plan:
         """Fewer samples than features: the dual, or with a ridge what is predicted to be faster."""
         by_kernel = self._dual()
         if self.settings.alpha == 0 or not self._fits("pcg"):
             return Plan((by_kernel,))
-        seconds = predicted_seconds(problem, self.settings.alpha, certify=False)
+        seconds = self._seconds(problem, certify=False)
         if seconds["dual"] <= seconds["pcg"]:
             return Plan((by_kernel,))
         told = f"predicted {seconds['dual']:.2g} s by the dual and {seconds['pcg']:.2g} s by PCG"

@@ -3,8 +3,8 @@
     cholesky     Gram N q^2 k^2 / 2 (all: N q^3 / 3), factorisation p^3 / 3, a reading for the
                  refinement; with a certificate one more factorisation, and lambda_min from it
     dual         kernel 2 N^2 q, factorisation N^3 / 3
-    pcg          Kronecker factors N q^2, their eigenvectors 10 q^3, iterations 4 N p d_out each; with
-                 a certificate passes for lambda_min, and the Gram and factorisation of a part
+    pcg          Kronecker factors N q^2, their eigenvectors 10 q^3, iterations 4 N p d_out each;
+                 with a certificate passes for lambda_min, and Gram and factorisation of a part
 
 with N samples, q pairs, k queries and p = q k features, over the rates of :mod:`.rates`. The number
 of iterations follows from the spectrum that random features would have (:mod:`.expected`).
@@ -25,9 +25,10 @@ from ..features.compact import compact_bytes
 from ..features.features import Features, as_features, pair_count
 from ..features.samples import Samples
 from ..linalg.cholesky import factor_bytes
+from ..problem.in_memory import InMemory
 from ..problem.interface import Problem
 from ..system.arguments import as_size
-from ..system.machine import get_num_threads, usable_cores
+from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
 from .conjugate_gradients.restarts import TOLERANCE
 from .rates import rates
@@ -40,8 +41,8 @@ recomputed residuals, and without a ridge a look at the least eigenvalue."""
 _FEW_SAMPLES_LIMIT = 400.0
 """Iterations of one solve with fewer samples than features and a ridge, at most."""
 _LEAST_RIDGE = 1e-7
-"""Ridge, relative to the mean square of a feature, below which conjugate gradients are not for fewer
-samples than features: next to none tells what is not seen."""
+"""Ridge, relative to the mean square of a feature, below which conjugate gradients are not taken
+for fewer samples than features: their error would be too large."""
 _SOME = 64
 """Sequences that tell the size of a feature."""
 _ESTIMATE_PASSES = 32
@@ -108,40 +109,88 @@ def predict(
     proof: bool,
     ridge: float = 0.0,
     data_bytes: int = 0,
+    kept: bool = True,
 ) -> Costs:
     """Predict the seconds of each solver; ``columns`` are samples, or sequences for "all".
 
-    ``ridge`` is alpha relative to the mean square of a feature, and ``data_bytes`` are those of the
-    tokens. All cores count, not the threads that are set: solvers differ in the last bits, and
-    results are to have the same bits for every number of threads.
+    All cores count, not the threads that are set: solvers differ in the last bits, and results are
+    to have the same bits for every number of threads.
+
+    Parameters
+    ----------
+    features, d_out, positions, n_samples, columns
+        The problem.
+    proof
+        Whether Cholesky is followed by a certificate.
+    ridge
+        alpha relative to the mean square of a feature.
+    data_bytes
+        Bytes of the tokens, each of which is read.
+    kept
+        Whether conjugate gradients keep samples between passes; else each reads the tokens again.
     """
-    q, k, p, threads, rate = (
-        features.n_pairs, features.n_queries, features.count, usable_cores(), rates(),
-    )  # fmt: skip
-    n = n_samples
+    q, k, p, n = features.n_pairs, features.n_queries, features.count, n_samples
+    threads, rate = usable_cores(), rates()
     triples = positions == "all" and features.everything
     gram = columns * (q**3 / 3 if triples else q * q * k * k / 2) / rate.gram / threads
     factor = p**3 / 3 / rate.cholesky / threads
     dense = 8 * p * p / rate.bytes
-    reading = data_bytes / rate.bytes
+    # Tokens are read, and S is formed of them, 2 q flops a token of d numbers
+    reading = data_bytes / rate.bytes + data_bytes / 8 / features.d * 2 * q / rate.gram / threads
     work = 4.0 * columns * p
     exact_pass = work / rate.float64_pass / threads
-    fast = rate.float32_pass if work >= rate.float32_from else rate.float64_pass
+    fast = rate.float32_pass if kept and work >= rate.float32_from else rate.float64_pass
     # The whitening: products with the factors' eigenvectors on either side
-    one = d_out * (work / fast + 4 * p * (q + k) / rate.float64_pass) / threads
+    iteration = d_out * (work / fast + 4 * p * (q + k) / rate.float64_pass) / threads
+    iteration += rate.iteration + (0.0 if kept else reading)
     setup = columns * q * q / rate.gram / threads + 10 * q**3 / rate.lapack
     part = min(1.0, PART * p / n)
     certificate = factor + _DENSE_CERTIFICATE * dense if proof else 0.0
     return Costs(
-        cholesky=rate.cholesky_call + gram + factor + _DENSE * dense
-        + 2 * reading + 2 * d_out * exact_pass + certificate,
-        dual=rate.dual_call + reading + (2 * n * n * q + n**3 / 3) / rate.cholesky / threads
+        cholesky=gram + factor + _DENSE * dense + 2 * reading + 2 * d_out * exact_pass
+        + certificate,
+        dual=reading + (2 * n * n * q + n**3 / 3) / rate.cholesky / threads
         + _DENSE_DUAL * 8 * n * n / rate.bytes,
-        pcg=rate.pcg_call + reading + setup
-        + predicted_iterations(n, p, ridge) * (one + rate.iteration),
+        pcg=reading + setup + predicted_iterations(n, p, ridge) * iteration,
         proof=part * (gram + reading) + factor + _DENSE * dense
         + _ESTIMATE_PASSES * (exact_pass + rate.iteration),
     )  # fmt: skip
+
+
+def predicted_seconds(
+    problem: InMemory, alpha: float, room: int, *, certify: bool
+) -> dict[str, float]:
+    """Predict the seconds of a fit of data in memory by each solver, the certificate included.
+
+    Samples may be kept between passes in ``room`` bytes.
+    """
+    n, p, rate = problem.n_samples, problem.features.count, rates()
+    certify = certify and n >= p  # else counting is enough
+    shape = problem.features, problem.d_out, problem.positions
+    kept = bytes_of(problem)["pcg"] + kept_samples_bytes(*shape, problem.n_columns) <= room
+    costs = predict(
+        *shape,
+        n,
+        problem.n_columns,
+        proof=certify,
+        ridge=relative_ridge(problem.samples, alpha),
+        data_bytes=problem.samples.nbytes,
+        kept=kept,
+    )
+    proof = costs.proof if certify and worth_proving(costs) else 0.0
+    by_features = predict_orthogonal(problem.features, n) + costs.cholesky
+    return {
+        "cholesky": rate.cholesky_call + costs.cholesky,
+        "pcg": rate.pcg_call + costs.pcg + proof,
+        # The kernel of more samples than features is singular, and they are decomposed
+        "dual": rate.dual_call + costs.dual + (by_features if n >= p else 0.0),
+        "qr": rate.cholesky_call + by_features,
+    }
+
+
+def room_for_samples(memory_limit: int | None) -> int:
+    """Bytes that conjugate gradients may take with the samples that they keep."""
+    return usable_memory() // 2 if memory_limit is None else memory_limit
 
 
 def relative_ridge(samples: Samples, alpha: float) -> float:
