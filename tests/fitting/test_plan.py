@@ -83,9 +83,7 @@ def test_the_dual_is_left_to_few_samples_and_weak_ridges():
 def test_samples_that_are_made_anew_make_passes_slower(rng):
     Z, y = rng.standard_normal((3000, 16, 8)), rng.standard_normal(3000)
     problem = as_problem(Z, y, None, None, "last", None, "auto")
-    kept, anew = (
-        predicted_seconds(problem, 0.0, room, certify=False)["pcg"] for room in (ROOM, 0)
-    )
+    kept, anew = (predicted_seconds(problem, 0.0, room, certify=False)["pcg"] for room in (ROOM, 0))
     assert anew > kept
 
 
