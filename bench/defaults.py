@@ -25,7 +25,7 @@ from record import RESULTS, keep, markdown_table
 import linattn_fast as la
 
 CHUNK_DOUBLES = 1 << 25
-"""Numbers of the features that numpy forms at once, 256 MB: smaller chunks were not faster."""
+"""Numbers of the features that numpy forms at once, 256 MB."""
 WITH_EIGENVALUES = 5000
 """Features up to which numpy's eigenvalues are waited for."""
 HEADER = (

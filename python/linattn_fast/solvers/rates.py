@@ -50,10 +50,11 @@ AVX512 = Rates(
     lapack=60e9,
     bytes=5e9,
 )
-"""Two threads of an AMD EPYC, peak 139 GFlop/s each. ``python bench/rates.py`` prints these."""
+"""Two threads of an AMD EPYC, peak 139 GFlop/s each: from stages of fits on a machine with other
+work, to be replaced by what ``make bench-rates`` prints on a quiet one."""
 
 _SHARE = {"avx512": 1.0, "avx2": 0.5}
-"""Flops of other instruction sets, relative to AVX-512."""
+"""Flops of other instruction sets, relative to AVX-512: by the width of vectors, not measured."""
 _BASELINE = 0.1
 """The share of those that are not listed, and of numpy without the extension."""
 
