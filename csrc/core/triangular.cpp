@@ -1,6 +1,7 @@
 #include "triangular.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "../common/block_sizes.hpp"
@@ -199,7 +200,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
   DiagonalTriangle triangle(kernels, columns);
   const std::int64_t below_first = round_up(std::max<std::int64_t>(n - columns, 0), task_rows);
   const Buffer left(below_first * columns), right(below_first * columns);
-  std::int64_t failed = 0;
+  std::atomic<std::int64_t> failed{0};
   Team::run(useful_threads(n * n * n / 6, threads), [&](Team& team, int rank) {
     const Buffer rows(task_rows * block_stride);
     for (std::int64_t block = 0; block < n; block += columns) {
@@ -210,7 +211,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
         if (good < here) failed = block + good + 1;
       });
       if (failed != 0 || below == 0) return;
-      const std::int64_t samples = triangle.padded();
+      const std::int64_t samples = round_up(here, triangle_step);
       double* const rest = matrix + (block + here) * n + block;  // the rows below, from this block's columns on
       team.for_each((below + task_rows - 1) / task_rows, [&](std::int64_t task) {
         const std::int64_t first = task * task_rows, count = std::min(task_rows, below - first);
