@@ -3,8 +3,7 @@
     A = D (Lambda + alpha I) D = L L'      x = D L'^-1 L^-1 D b     y = D^-1 L L' D^-1 x
 
 On the host they run on our own kernels and threads (``csrc/core/triangular.*``), so that their bits
-depend on sizes alone; without the compiled extension, and for few right-hand sides, LAPACK does the
-same on one thread. A factor L is in C order, and what is above its diagonal is undefined. LAPACK
+depend on sizes alone; without the compiled extension, LAPACK does the same on one thread. A factor L is in C order, and what is above its diagonal is undefined. LAPACK
 reads it as the upper triangle L' in Fortran order, without a copy. On a device, cuSOLVER does the
 work (:mod:`linattn_fast.linalg.device_algebra`).
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.linalg import blas, eigvalsh, lapack
@@ -29,8 +28,6 @@ from ..system.machine import get_num_threads
 from . import device_algebra
 from .factors import EPS, MARGIN, MOST_CONDITION, Factorisation, NotSafe
 
-_MANY = 16
-"""Right-hand sides from which our own kernels pay; with fewer, a solve is one reading of L."""
 _ENTRIES_AT_ONCE = 1 << 20
 """Entries of a matrix whose sizes are summed together."""
 _DENSE_UP_TO = 64
@@ -67,7 +64,7 @@ def _upper(factor: Floats) -> Floats:
 
 def cholesky_solve(factor: Floats, b: Floats) -> Floats:
     """Solve L L' x = b for b (p, k)."""
-    if not _are_many(b):
+    if compiled.MISSING is not None:
         return np.asarray(lapack.dpotrs(_upper(factor), b, lower=False)[0])
     L, rows, threads = _rows_of(factor, b)
     compiled.core.solve_triangular(L, rows, False, threads)
@@ -77,16 +74,11 @@ def cholesky_solve(factor: Floats, b: Floats) -> Floats:
 
 def solve_lower(factor: Floats, b: Floats) -> Floats:
     """Solve L x = b for b (p, k)."""
-    if not _are_many(b):
+    if compiled.MISSING is not None:
         return np.asarray(lapack.dtrtrs(_upper(factor), b, lower=False, trans=1)[0])
     L, rows, threads = _rows_of(factor, b)
     compiled.core.solve_triangular(L, rows, False, threads)
     return rows.T
-
-
-def _are_many(b: Floats) -> bool:
-    """Whether there are so many right-hand sides, b (p, k), that our own kernels are faster."""
-    return compiled.MISSING is None and b.ndim == 2 and b.shape[1] >= _MANY
 
 
 def _rows_of(factor: Floats, b: Floats) -> tuple[Floats, Floats, int]:
@@ -138,6 +130,23 @@ def equilibrate(matrix: Floats, sizes: Floats | None = None) -> Floats:
     matrix *= scale
     matrix *= scale[:, None]
     return scale
+
+
+class Equilibrated(NamedTuple):
+    """A symmetric matrix that was scaled, A = D M D."""
+
+    matrix: Floats
+    """A, (p, p), in C order."""
+    scale: Floats
+    """The diagonal of D, (p,)."""
+    norm: float
+    """Largest column sum of absolute values of A."""
+
+
+def equilibrated(matrix: Floats, sizes: Floats | None = None) -> Equilibrated:
+    """Scale a matrix in place, as :func:`equilibrate` does."""
+    scale = equilibrate(matrix, sizes)
+    return Equilibrated(matrix, scale, _norm(matrix))
 
 
 def add_to_diagonal(matrix: Floats, value: float) -> None:
@@ -224,9 +233,13 @@ def try_cholesky(
     matrix: Floats, steps: int = 0, sizes: Floats | None = None
 ) -> CholeskyFactor | NotSafe:
     """Factorise in place, or say why that is not safe; either way the matrix is overwritten."""
+    return factor_if_safe(equilibrated(matrix, sizes), steps)
+
+
+def factor_if_safe(A: Equilibrated, steps: int = 0) -> CholeskyFactor | NotSafe:
+    """Factorise A in place, or say why that is not safe; either way it is overwritten."""
+    matrix, scale, norm = A
     p, on_device = len(matrix), is_on_device(matrix)
-    scale = equilibrate(matrix, sizes)
-    norm = _norm(matrix)
     factor, failed = (device_algebra.cholesky if on_device else cholesky_in_place)(matrix)
     if failed:
         pivot = f" (pivot {failed} of {p})" if failed > 0 else ""

@@ -213,10 +213,10 @@ class Moments(MomentSums):
 
     def __getstate__(self) -> dict[str, object]:
         with self._lock:
-            return {name: value for name, value in vars(self).items() if name != "_lock"}
+            return {name: value for name, value in vars(self).items() if name not in ("_lock", "_sizes")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=threading.Lock(), _sizes=None)
 
     def __add__(self, other: object) -> Moments:
         """Merge: the moments of both streams together."""
