@@ -32,6 +32,9 @@ _ENTRIES_AT_ONCE = 1 << 20
 """Entries of a matrix whose sizes are summed together."""
 _DENSE_UP_TO = 64
 """Rows of an operator up to which a dense eigendecomposition is faster than an iteration."""
+_INVERSE_STEPS, _FORWARD_STEPS = 8, 4
+"""Products, of eight vectors each, that the smallest and the largest eigenvalue are estimated with;
+spectra of cubic features are dense below, and a few eigenvalues stand out above."""
 
 Operator: TypeAlias = Callable[[Floats], Floats]
 """A linear map of vectors (p,)."""
@@ -288,6 +291,34 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
     with np.errstate(over="ignore", invalid="ignore"):  # 1 / lambda_min may be infinite
         largest_of_inverse, largest = (largest_eigenvalue(apply, p) for apply in operators)
     return 1 / largest_of_inverse, largest
+
+
+def ritz_values(factor: CholeskyFactor) -> tuple[float, float] | None:
+    """Estimates of the smallest and largest eigenvalue of D^-1 L L' D^-1, from within, to 1e-3.
+
+    They are those of projections on block Krylov spaces of a few products
+    (``csrc/core/ritz.hpp``), or of all of few features. None where these are not to be had.
+    """
+    L, scale = factor.factor, factor.scale
+    if compiled.MISSING is not None or is_on_device(L):
+        return None
+    if len(scale) <= _DENSE_UP_TO:
+        lower = np.tril(L) / scale[:, None]
+        values = _eigenvalues(lower @ lower.T)
+        found = float(values[0]), float(values[-1])
+    else:
+        inverse, forward = (
+            float(_eigenvalues(compiled.core.krylov_projection(L, scale, turned, steps))[-1])
+            for turned, steps in ((True, _INVERSE_STEPS), (False, _FORWARD_STEPS))
+        )
+        found = 1 / inverse if inverse > 0 else 0.0, forward
+    return found if 0 < found[0] <= found[1] < np.inf else None
+
+
+def _eigenvalues(matrix: Floats) -> Floats:
+    """Eigenvalues of a small symmetric matrix, ascending; NaN where it is not finite."""
+    values, _, failed = lapack.dsyevd(matrix, compute_v=0)
+    return np.asarray(values) if failed == 0 else np.full(len(matrix), np.nan)
 
 
 def _from_host(apply: Operator, place: Floats) -> Operator:
