@@ -73,12 +73,12 @@ Doubles projection(const Doubles& factor, const Doubles& scale, bool inverse, st
 }  // namespace
 
 void register_normal_matrix(py::module_& module) {
-  module.def("gram_sizes", &sizes, py::arg("gram"), py::arg("pairs"), py::arg("queries"),
-             py::arg("triples"), py::arg("d"),
+  module.def("gram_sizes", &sizes, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
+             py::arg("d"),
              "The diagonal of the Gram (p,), and sum w S_jj S_kk z_l^2 (p,) for all pairs of d coordinates; d = 0: "
              "none.");
-  module.def("dense_gram", &dense, py::arg("gram"), py::arg("pairs"), py::arg("queries"),
-             py::arg("triples"), py::arg("weight"), py::arg("ridge"), py::arg("sizes"), py::arg("threads"),
+  module.def("dense_gram", &dense, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
+             py::arg("weight"), py::arg("ridge"), py::arg("sizes"), py::arg("threads"),
              "A = D (G / weight + ridge I) D (p, p), D (p,) of powers of two from sizes (p,), and the largest row sum "
              "of absolute values; D = I, and empty, where sizes is None.");
   module.def("krylov_projection", &projection, py::arg("factor").noconvert(), py::arg("scale").noconvert(),

@@ -66,6 +66,8 @@ class Moments:
     """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
     roundings: Final[tuple[int, int]]
     """Roundings of a summand of the Gram, at most: in float64, and in float32."""
+    finite: Final[bool]
+    """Whether all sums are."""
     underflow: Final[bool]
     """Whether a result was rounded below the smallest normal number."""
 

@@ -26,6 +26,7 @@ underflow: the rank is compared with the exact one (:mod:`linattn_fast.exact.exa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,11 @@ _FIRST_STEP = 0.5
 """Largest first correction that is taken, relative to the solution."""
 
 
+_PLAIN = 1e-120
+"""Norms above this, and below its reciprocal, are those of numbers whose squares are exact enough.
+"""
+
+
 @dataclass(frozen=True)
 class Solution:
     """Coefficients (d_out, p), the corrections they took, and their error on the training data."""
@@ -63,6 +69,8 @@ class Solution:
 def norm(x: Floats) -> float:
     """The Frobenius norm, without overflow."""
     xp = module_of(x)
+    if xp is np and _PLAIN < (size := math.sqrt(np.vdot(x, x))) < 1 / _PLAIN:
+        return size
     largest = float(xp.abs(x).max()) if x.size else 0.0
     return largest * float(xp.linalg.norm(x / largest)) if largest > 0 else 0.0
 
