@@ -119,9 +119,7 @@ def equilibrated(
     In compiled code, which must be there.
     """
     q, k, triples = features.n_pairs, features.n_queries, is_triples(features, positions)
-    return compiled.core.dense_gram(
-        compact, q, k, triples, weight, ridge, sizes, get_num_threads()
-    )
+    return compiled.core.dense_gram(compact, q, k, triples, weight, ridge, sizes, get_num_threads())
 
 
 def sizes(compact: Array, features: Features, positions: Positions) -> tuple[Floats, Floats | None]:

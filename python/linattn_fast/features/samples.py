@@ -213,7 +213,10 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     count, chosen = len(tokens), np.arange(min(len(tokens), _SEQUENCES))
     if count > _SEQUENCES:
         chosen, count = chosen * (count - 1) // (_SEQUENCES - 1), _SEQUENCES
-    ends_in_zeros = _are_zero(_at_an_end(tokens, chosen, -1))
+    ends = _at_an_end(tokens, chosen, -1)
+    if ends[:, 0].all():  # as a rule
+        return
+    ends_in_zeros = _are_zero(ends)
     found = int(ends_in_zeros.sum())
     if found < max(2, _PADDED * count) or _are_zero(_at_an_end(tokens, chosen, 0)).any():
         return
@@ -243,7 +246,7 @@ def _at_an_end(tokens: Tokens, chosen: Numbers, end: int) -> Array:
     if isinstance(storage, tuple):
         found = np.stack([storage[i][end] for i in chosen])
     elif offsets is None:
-        found = storage[chosen, end]
+        found = storage[:, end] if len(chosen) == len(storage) else storage[chosen, end]
     else:
         found = storage[offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1]
     return found

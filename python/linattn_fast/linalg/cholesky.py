@@ -3,9 +3,10 @@
     A = D (Lambda + alpha I) D = L L'      x = D L'^-1 L^-1 D b     y = D^-1 L L' D^-1 x
 
 On the host they run on our own kernels and threads (``csrc/core/triangular.*``), so that their bits
-depend on sizes alone; without the compiled extension, LAPACK does the same on one thread. A factor L is in C order, and what is above its diagonal is undefined. LAPACK
-reads it as the upper triangle L' in Fortran order, without a copy. On a device, cuSOLVER does the
-work (:mod:`linattn_fast.linalg.device_algebra`).
+depend on sizes alone; without the compiled extension, LAPACK does the same on one thread. A factor
+L is in C order, and what is above its diagonal is undefined. LAPACK reads it as the upper triangle
+L' in Fortran order, without a copy. On a device, cuSOLVER does the work
+(:mod:`linattn_fast.linalg.device_algebra`).
 
 :mod:`linattn_fast.linalg.factors` says what is safe, and what the margin is.
 """

@@ -212,8 +212,9 @@ class Moments(MomentSums):
         return self
 
     def __getstate__(self) -> dict[str, object]:
+        left_behind = "_lock", "_sizes"
         with self._lock:
-            return {name: value for name, value in vars(self).items() if name not in ("_lock", "_sizes")}
+            return {name: value for name, value in vars(self).items() if name not in left_behind}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _lock=threading.Lock(), _sizes=None)

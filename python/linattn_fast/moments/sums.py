@@ -261,6 +261,7 @@ class MomentSums:
         rows: Floats = module_of(cross).ascontiguousarray(cross.transpose(2, 1, 0))
         return rows.reshape(self.dimension, self.d_out)
 
+    @on_own_device
     def gram_diagonal(self) -> Floats:
         """Take the diagonal of the Gram, the sum of w s_u^2 z_l^2.
 

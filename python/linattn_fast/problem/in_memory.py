@@ -21,7 +21,6 @@ from ..moments.sums import MomentSums
 from ..system.progress import Bar
 from .interface import Needs, Passes, ShowProgress
 
-
 _NEXT_TO_NOTHING = 1 << 22
 """Bytes of packed samples that are kept between passes without being asked for."""
 

@@ -215,10 +215,11 @@ def bound(
     larger = max(1.0, float((np.sqrt(sums) * D).max()))
     if not C.any():
         return 0.0 if target == 0 else None
-    used = sums > 0  # a feature that no sample has has no coefficient, exactly
-    if not used.any():  # which coefficients deny: everything has underflowed
-        return None
-    C, D = C[:, used], D[used]
+    if not sums.all():  # a feature that no sample has has no coefficient, exactly
+        used = sums > 0
+        if not used.any():  # which coefficients deny: everything has underflowed
+            return None
+        C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
         kappa = np.sqrt(condition)
