@@ -75,7 +75,7 @@ class KrylovSpace {
   // Makes `next`, with orthonormal columns, the block j; false where they are dependent. Twice, for the first time
   // leaves them orthogonal only to rounding times their condition.
   bool append(std::int64_t j) {
-    double H[square], G[square], inverse[square];
+    alignas(64) double H[square], G[square], inverse[square];
     for (int time = 0; time < 2; ++time) {
       for (std::int64_t k = 0; k < j; ++k) project_out(k, H);
       kernels_.inner_products(next(), next(), n_, G);
@@ -114,7 +114,7 @@ void project_on_krylov_space(const Kernels& kernels, const double* factor, const
   const std::int64_t size = abreast * steps;
   KrylovSpace space(kernels, n, steps);
   fill_with_noise(space.next(), n * abreast);
-  double H[square];
+  alignas(64) double H[square];
   for (std::int64_t step = 0; step < steps; ++step) {
     if (!space.append(step)) return;
     std::copy_n(space.block(step), n * abreast, space.next());

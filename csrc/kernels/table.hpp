@@ -150,7 +150,7 @@ struct Kernels {
   // n).
   using ApplyTriangle = void (*)(const double* factor, std::int64_t n, double* x);
   ApplyTriangle solve_lower, solve_upper, multiply_lower, multiply_upper;
-  // out (abreast x abreast) = a'b for a and b (n x abreast).
+  // out (abreast x abreast, aligned as rows are) = a'b for a and b (n x abreast).
   void (*inner_products)(const double* a, const double* b, std::int64_t n, double* out);
   // x += factor v H for x and v (n x abreast), H (abreast x abreast).
   void (*add_combination)(const double* v, const double* H, double factor, std::int64_t n, double* x);
