@@ -297,9 +297,10 @@ def extreme_eigenvalues(factor: Factorisation) -> tuple[float, float]:
 def ritz_values(factor: CholeskyFactor) -> tuple[float, float] | None:
     """Estimates of the smallest and largest eigenvalue of D^-1 L L' D^-1, from within.
 
-    The smallest is within 1e-3 of some hundred features, as a rule, and the largest within some
-    per cent where many are close to it. They are those of projections on block Krylov spaces of a few products
-    (``csrc/core/ritz.hpp``), or of all of few features. None where these are not to be had.
+    They are those of projections on block Krylov spaces of a few products
+    (``csrc/core/ritz.hpp``), or of all of few features. The smallest is within 1e-3 for some
+    hundred features, as a rule; the largest within some per cent where many are close to it. None
+    where these are not to be had.
     """
     L, scale = factor.factor, factor.scale
     if compiled.MISSING is not None or is_on_device(L):
