@@ -189,6 +189,25 @@ void subtract_product(const Kernels& kernels, const double* left, std::int64_t c
   kernels.float64.multiply(left, count, right, columns, samples, nullptr, nullptr, nullptr, targets);
 }
 
+// Rows from which packed products are faster than readings of L for `abreast` of them.
+constexpr std::int64_t many_rows = 2 * abreast;
+
+// A few rows (count x n), `abreast` of them at a time.
+void solve_few(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,
+               std::int64_t count) {
+  const Buffer x(n * abreast);
+  for (std::int64_t first = 0; first < count; first += abreast, rows += n * abreast) {
+    const std::int64_t taken = std::min(abreast, count - first);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t c = 0; c < taken; ++c) x.data()[i * abreast + c] = rows[c * n + i];
+    }
+    (side == Side::lower ? kernels.solve_lower : kernels.solve_upper)(factor, n, x.data());
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t c = 0; c < taken; ++c) rows[c * n + i] = x.data()[i * abreast + c];
+    }
+  }
+}
+
 }  // namespace
 
 // Small matrices have fewer, because the diagonal triangle of a block is one thread's work.
@@ -242,6 +261,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
 
 void solve_triangular(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,
                       std::int64_t count, int threads, const Monitor& monitor) {
+  if (count < many_rows) return solve_few(kernels, factor, n, side, rows, count);
   const TriangleRows source{factor, n, side == Side::transposed};
   const std::int64_t columns = block_columns(n), edge = chunk_edge(n);
   const std::int64_t tasks = (count + task_rows - 1) / task_rows;

@@ -25,6 +25,7 @@ namespace {
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+#include "side_by_side.hpp"
 
 #include "maps.hpp"
 #include "token_moments.hpp"
@@ -69,6 +70,12 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_small,
                        squared_inverse,
                        solve_small,
+                       solve_lower_abreast,
+                       solve_upper_abreast,
+                       multiply_lower_abreast,
+                       multiply_upper_abreast,
+                       inner_products_abreast,
+                       add_combination_abreast,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

@@ -17,6 +17,8 @@ namespace linattn {
 constexpr std::int64_t sample_quantum = 16;
 // Doubles in the widest vector.
 constexpr std::int64_t most_lanes = 8;
+// Vectors that a triangle is applied to at once: the widest vector has one entry of each.
+constexpr std::int64_t abreast = most_lanes;
 // Vectors that multiply_adds works at side by side.
 constexpr int independent_vectors = 12;
 
@@ -152,6 +154,15 @@ struct Kernels {
                             double* inverse);
   // x (stride doubles, zero from n on) becomes A^-1 x.
   void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+
+  // x = L^-1 x, L'^-1 x, L x and L'x for `abreast` vectors, x (n x abreast), and L the lower triangle of factor (n x
+  // n).
+  using ApplyTriangle = void (*)(const double* factor, std::int64_t n, double* x);
+  ApplyTriangle solve_lower, solve_upper, multiply_lower, multiply_upper;
+  // out (abreast x abreast, aligned as rows are) = a'b for a and b (n x abreast).
+  void (*inner_products)(const double* a, const double* b, std::int64_t n, double* out);
+  // x += factor v H for x and v (n x abreast), H (abreast x abreast).
+  void (*add_combination)(const double* v, const double* H, double factor, std::int64_t n, double* x);
 
   // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);
