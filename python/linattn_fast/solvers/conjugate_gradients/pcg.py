@@ -155,11 +155,10 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
     if alpha > 0:
         lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
         floor = lowest * norms(whitening.transpose(solve.zero.gradient))
-    singular = solve.tol is not None and not seen and solve.probe(whitening)
-    probed = solve.iterations
-    point, state = solve.first(whitening, floor)
+    probing = not seen and (alpha == 0 or solve.tol is not None)
+    point, state = solve.first(whitening, floor, probing=probing)
     ritz = state.ritz_values()
-    reasons = _counted(solve, state, probed)
+    reasons = _counted(solve, state)
     if not state.converged and not state.singular:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
@@ -167,14 +166,12 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
     steps: tuple[float, ...] = ()
     least_norm = False
-    singular |= state.singular
+    singular = state.singular or solve.has_null_directions
     if seen:
         reasons.append("the data sees the others as well")
         point, _ = solve.refined(whitening, point, floor)
         whitening = whiten_all(factors, weight, operator.features)
         solve.limit = min(solve.limit, _MORE * solve.iterations)
-        singular = solve.probe(whitening)
-    elif alpha == 0 and solve.tol is None and point.C.any() and not singular:
         singular = solve.probe(whitening)
     if alpha == 0 and singular:
         error, unknown = np.inf, "the second moment is singular to rounding"
@@ -207,15 +204,13 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
     )
 
 
-def _counted(solve: RestartedSolve, state: Iterate, probed: int) -> list[str]:
+def _counted(solve: RestartedSolve, state: Iterate) -> list[str]:
     """Iterations of the first solve, and what random samples would take."""
     n, p = solve.operator.n_samples, solve.operator.features.count
     told = f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"
     if n > p and 0 < state.residual < 1:
         told += f" ({expected_iterations(n, p, state.residual)} for whitened random samples)"
     reasons = [told]
-    if probed:
-        reasons.append(f"{probed} before that to bound the least eigenvalue")
     if more_would_be_faster(n, p):
         reasons.append(
             f"iterations times samples would be least with about {int(FASTEST * p):,} samples"
