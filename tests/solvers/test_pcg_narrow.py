@@ -11,6 +11,7 @@ from linattn_fast.backend.choice import get_backend
 from linattn_fast.backend.normal_operator import NormalProduct
 from linattn_fast.data.tokens import as_targets, as_tokens
 from linattn_fast.solvers.conjugate_gradients import narrow as rules
+from linattn_fast.solvers.conjugate_gradients import rotations
 from linattn_fast.solvers.conjugate_gradients.expected import (
     FASTEST,
     expected_iterations,
@@ -25,6 +26,7 @@ pytestmark = needs_cpu
 @pytest.fixture(autouse=True)
 def small_problems_count(monkeypatch):
     monkeypatch.setattr(rules, "_WORTHWHILE", 0.0)
+    monkeypatch.setattr(rotations, "_WORTHWHILE", 0.0)
 
 
 def operator_of(Z, y, positions="last"):

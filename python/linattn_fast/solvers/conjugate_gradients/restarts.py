@@ -19,6 +19,7 @@ from .coefficient_error import KnownPart, Point, Rounding, mean_summands, norms,
 from .iteration import Iterate, conjugate_gradients, row_squares
 from .least_eigenvalue import Probe
 from .narrow import Products, products_for
+from .rotations import Rotations, aware_of_rotations
 from .whitening import Coordinates, Whitening
 
 _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
@@ -95,7 +96,7 @@ class RestartedSolve:
         """Products in these coordinates; in float32 where they are allowed, and safe so far."""
         if self._products is None or self._products[0] is not coordinates:
             whole = isinstance(coordinates, Whitening) and coordinates.full
-            allowed = self._narrow and whole
+            allowed = self._narrow and (whole or isinstance(coordinates, Rotations))
             self._narrow_passes = self.narrow_passes
             self._products = (
                 coordinates,
@@ -233,12 +234,20 @@ class RestartedSolve:
         self.start, self.state.v = point.C, np.zeros(0)
         return point, tuple(steps)
 
-    def probe(self, whitening: Whitening) -> bool:
+    def aware_of_rotations(self, whitening: Whitening) -> Coordinates:
+        """Better coordinates than these where there are some, found in one pass."""
+        found = aware_of_rotations(self.operator, self.factors, self.alpha, whitening)
+        if found is None:
+            return whitening
+        self.iterations += 1
+        return found
+
+    def probe(self, coordinates: Coordinates) -> bool:
         """Bound the least eigenvalue by passes of their own; whether there are null directions."""
-        self.random_row = Probe.random(whitening, whitening.left)
+        self.random_row = Probe.random(coordinates, self.zero.gradient)
         state = conjugate_gradients(
             self.operator,
-            whitening,
+            coordinates,
             self.alpha,
             self.random_row.b[:0],
             tolerance=1.0,
