@@ -10,8 +10,8 @@ on which Lambda is a number each, but for the two kinds of vectors, on which it 
     vectors u:  symmetric   (d_jk u_l + d_jl u_k + d_kl u_j) / (d + 2)
                 mixed       (2 d_jk u_l - d_jl u_k - d_kl u_j) / (2 (d - 1))
 
-Tokens that are not so are made alike by B^-1/2, and their pairs by the root of A that commutes with
-rotations, the symmetric one. On each kind, K is then measured, with one random vector, in one pass
+Tokens that are not so are made so by a root of B, and their pairs by the root of A that commutes
+with rotations, the symmetric one. On each kind, K is then measured, with one random vector, in one pass
 for all of them, and divided out; so nothing is assumed of the tokens, and where A (x) B was right
 already, nothing changes. To take T apart takes as many operations as it has entries.
 """
@@ -33,7 +33,7 @@ from .whitening import Whitening
 
 _WORTHWHILE = 1e8
 """Flops of a pass, 4 N p for one output, below which nothing is gained."""
-_LARGEST_CONDITION = 1e8
+_LARGEST_CONDITION = 1e15
 """Condition number of A (x) B above which roots of A and B are not exact enough to be alike."""
 _SMALL_RIDGE = 1e-2
 """Share in the identity, A (x) B with its ridge whitened, that the ridge may have in any direction:
@@ -176,27 +176,40 @@ class Rotations:
         return self.tensors.times(self.kinds, self.whitening.transpose(gradient))
 
 
-def _inverse_root(matrix: Floats) -> Floats:
-    """The symmetric inverse square root."""
+def _inverse_root(matrix: Floats) -> Floats | None:
+    """The symmetric inverse square root; None if rounding has left no such thing."""
     values, vectors = algebra_of(matrix).eigenpairs(matrix)
+    if not float(values[0]) > 0:
+        return None
     root: Floats = (vectors / module_of(matrix).sqrt(values)) @ vectors.T
     return root
 
 
-def _alike(factors: KroneckerFactors, weight: float, features: Features, base: Whitening) -> Rotations:
-    """Coordinates C = L v R' with R = B^-1/2 and L' A L = I that no rotation of tokens changes."""
+def _alike(
+    factors: KroneckerFactors, weight: float, features: Features, base: Whitening
+) -> Rotations | None:
+    """Coordinates C = L v R with R B R' = I and L' A L = I that no rotation of tokens changes.
+
+    They come from tokens R z, whose pairs have the second moment A'; so L is the map of S to
+    R S R', transposed, times A'^-1/2.
+    """
     A, B = factors.pairs / weight, factors.queries / weight
     xp, tensors = module_of(A), Tensors(features.d, A)
-    w = tensors.weights
-    right = _inverse_root(B)
+    sizes = xp.sqrt(B.diagonal())
+    root = _inverse_root(B / sizes / sizes[:, None])
+    if root is None:
+        return None
+    R, w = root / sizes, tensors.weights
     j, k = (xp.asarray(index) for index in features.pairs.T)
     # S -> R S R' on orthonormal coordinates of S
-    both = right[j][:, j] * right[k][:, k] + right[j][:, k] * right[k][:, j]
+    both = R[j][:, j] * R[k][:, k] + R[j][:, k] * R[k][:, j]
     both *= w[:, None] * (w / 2)
-    pairs = both @ (w[:, None] * A * w) @ both.T
-    left = w[:, None] * (both.T @ _inverse_root(pairs))
-    scale = xp.ones((len(left), len(right)))
-    maps = Whitening(xp.ascontiguousarray(left), right, scale, base.condition)
+    root = _inverse_root(both @ (w[:, None] * A * w) @ both.T)
+    if root is None:
+        return None
+    left = xp.ascontiguousarray(w[:, None] * (both.T @ root))
+    scale = xp.ones((len(left), len(R)))
+    maps = Whitening(left, xp.ascontiguousarray(R.T), scale, base.condition)
     return Rotations(maps, tensors, Kinds(1.0, 1.0, np.eye(2)))
 
 
@@ -215,6 +228,8 @@ def aware_of_rotations(
     if alpha > 0 and alpha * whitening.norm**2 > _SMALL_RIDGE:
         return None
     alike = _alike(factors, weight, features, whitening)
+    if alike is None:
+        return None
     rng = np.random.default_rng(2)
     v, u = rng.standard_normal((1, *alike.shape)), rng.standard_normal(features.d)
     place = alike.whitening.left
