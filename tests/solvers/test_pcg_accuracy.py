@@ -162,9 +162,7 @@ def test_the_least_eigenvalue_is_not_above_that_of_the_matrix(positions, coordin
         Lambda = operator.normal(np.eye(p)).product / W + alpha * np.eye(p)
         values = np.linalg.eigvalsh(basis @ Lambda @ basis.T)
         tried = Probe.random(E, Z)
-        conjugate_gradients(
-            operator, E, alpha, tried.b[:0], tolerance=1.0, limit=1000, probe=tried
-        )
+        conjugate_gradients(operator, E, alpha, tried.b[:0], tolerance=1.0, limit=1000, probe=tried)
         assert tried.lower <= values[0] * (1 + 1e-9) + 1e-13 * values[-1]
         found += tried.lower > values[0] / 100
     assert found > 30  # nor is it nothing
@@ -233,6 +231,27 @@ def test_residuals_that_were_replaced_as_a_whole_say_no_more_than_the_least_eige
     assert found.inverse_energy(0.1) < 10
     found.replaced = 0.2
     assert found.inverse_energy(0.1) == 10
+
+
+@pytest.mark.parametrize("tol", [None, 1e-3, 1e-7])
+@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+def test_small_eigenvalues_that_targets_do_not_show_are_not_overlooked(tol, distance):
+    """Planted targets have next to no share in directions that the data hardly sees; C has."""
+    known = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        d = int(rng.integers(2, 5))
+        p = d * d * (d + 1) // 2
+        Z = np.tile(rng.standard_normal((p - 1, 5, d)), (5, 1, 1))  # one direction is missing
+        Z = Z + distance * rng.standard_normal(Z.shape)
+        C = rng.standard_normal((2, p))
+        solver = "pcg" if tol is None else la.Pcg(tol)
+        fit = la.fit(Z, la.cubic_features(Z) @ C.T, solver=solver, **GIVEN)
+        if fit.info.coefficient_error is not None:
+            known += 1
+            for found, true in zip(fit.coefficients, C, strict=True):
+                assert relative(found, true) <= fit.info.coefficient_error
+    assert known or distance < 1e-3
 
 
 @pytest.mark.parametrize("size", [1e-52, 1e-170])

@@ -9,6 +9,7 @@ import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_targets, as_tokens
 from linattn_fast.solvers.conjugate_gradients import rotations
+from linattn_fast.solvers.conjugate_gradients.expected import expected_iterations
 from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
 from linattn_fast.solvers.conjugate_gradients.pcg import solve_pcg
 from linattn_fast.solvers.conjugate_gradients.rotations import (
@@ -34,6 +35,24 @@ def operator_of(Z, y, backend="auto", features=None):
     chosen = la.Features(tokens.d) if features is None else features
     samples = samples_of(tokens, as_targets(y, tokens, "last"), None, "last", chosen)
     return get_backend(backend).normal_operator(samples, keep=True)
+
+
+class Counted:
+    """An operator that counts its passes, but for the first one, for the factors."""
+
+    def __init__(self, operator):
+        self._operator, self.passes = operator, 0
+
+    def __getattr__(self, name):
+        return getattr(self._operator, name)
+
+    def normal(self, C):
+        self.passes += 1
+        return self._operator.normal(C)
+
+    def gradient(self, C):
+        self.passes += 1
+        return self._operator.gradient(C)
 
 
 def both(operator, alpha=0.0):
@@ -100,7 +119,7 @@ def test_the_inverse_root_takes_a_product_twice_to_the_identity(rng):
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-9])
 def test_the_map_has_the_transpose_norm_and_rows_that_it_says(rng, backend, alpha):
-    Z = rng.standard_normal((4 * P, 4, D)) @ rng.standard_normal((D, D))
+    Z = rng.standard_normal((4 * P, 4, D)) @ (np.eye(D) + 0.2 * rng.standard_normal((D, D)))
     _, E = both(operator_of(Z, rng.standard_normal(len(Z)), backend), alpha)
     assert isinstance(E, Rotations)
     place = E.whitening.left
@@ -128,18 +147,20 @@ def test_gaussian_tokens_take_far_fewer_iterations(rng, n, mixed):
     assert after < {2: 0.6, 3: 0.65, 8: 0.85}[n] * before
 
 
-@pytest.mark.parametrize("kind", ["uniform", "student", "scales", "constant"])
+OTHER_TOKENS = {
+    "uniform": lambda rng, Z: rng.uniform(-1, 1, Z.shape),
+    "student": lambda rng, Z: rng.standard_t(4, Z.shape),
+    "scales": lambda rng, Z: Z * rng.uniform(0.2, 3, (len(Z), 1, 1)),
+    "constant": lambda rng, Z: Z + np.arange(D),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TOKENS)
 def test_tokens_of_other_kinds_take_no_more_iterations_than_before(kind):
     before = after = 0
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        shape = (6 * P, 4, D)
-        Z = {
-            "uniform": lambda: rng.uniform(-1, 1, shape),
-            "student": lambda: rng.standard_t(4, shape),
-            "scales": lambda: rng.standard_normal(shape) * rng.uniform(0.2, 3, (6 * P, 1, 1)),
-            "constant": lambda: rng.standard_normal(shape) + np.arange(D),
-        }[kind]()
+        Z = OTHER_TOKENS[kind](rng, rng.standard_normal((6 * P, 4, D)))
         operator = operator_of(Z, rng.standard_normal(len(Z)))
         whitening, E = both(operator)
         before += iterations(operator, whitening)
@@ -174,6 +195,28 @@ def test_they_are_left_alone_where_they_could_not_be_right(rng):
     signs = np.sign(Z)  # S_jj is the same for all: A is singular
     assert both(operator_of(signs, y))[1] is None
     assert both(operator_of(Z[:, :, :2], y))[1] is None
+
+
+@needs_cpu
+@pytest.mark.parametrize(("ratio", "most"), [(1.5, 1.4), (2.5, 1.4), (6.0, 1.4)])
+def test_all_iterations_of_a_fit_are_few_more_than_random_features_would_take(ratio, most):
+    """Bounds on the least eigenvalue and the error, and the pass for rotations, are included."""
+    d, tol = 12, 1e-8
+    p = d * d * (d + 1) // 2
+    counts, passes = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        Z = rng.standard_normal((int(ratio * p), 8, d))
+        truth = la.Heads(rng.standard_normal((2, 1, d)), rng.standard_normal((2, d, d)))
+        operator = Counted(operator_of(Z, truth(Z)))
+        found = solve_pcg(operator, 0.0, tol=tol)
+        assert relative(found.solution.coefficients, truth.coefficients()) < found.error <= tol
+        counts.append(found.iterations)
+        passes.append(operator.passes)
+    expected = expected_iterations(int(ratio * p), p, tol)
+    assert np.mean(counts) <= most * expected
+    # Besides, the gradients at zero and at the end
+    np.testing.assert_array_equal(passes, np.array(counts) + 2)
 
 
 def test_small_problems_do_without(rng, monkeypatch):

@@ -64,7 +64,9 @@ class KnownPart:
     def energy(self, gradient: Floats, kappa: float) -> Floats:
         """Bound on the root of g' K^-1 g for a gradient in coordinates, (d_out,)."""
         of_part = np.sqrt(self.inverse_energy) * norms(self.residual)
-        return of_part + norms(gradient - self.residual) / np.sqrt(kappa)
+        rest = norms(gradient - self.residual)
+        whole: Floats = of_part + rest / np.sqrt(kappa)
+        return whole
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Solves (Lambda + alpha I) C' = G' for each row of G (m, p) in coordinates C = E(v), those of
 :mod:`linattn_fast.solvers.conjugate_gradients.whitening`: that is K v = E'(G) with
-K = E' (Lambda + alpha I) E. Rows that have converged leave the passes. The coefficients of a row are
-those of Lanczos (:mod:`.lanczos`). One more row, a random one, may take part to bound the least
+K = E' (Lambda + alpha I) E. Rows that have converged leave the passes. The coefficients of a row
+are those of Lanczos (:mod:`.lanczos`). One more row, a random one, may take part to bound the least
 eigenvalue of K (:mod:`.least_eigenvalue`). Vectors are where the operator's results are; step sizes
 and residuals, one number a row, are on the host.
 

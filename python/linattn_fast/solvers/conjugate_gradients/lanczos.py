@@ -1,8 +1,8 @@
 """What the coefficients of conjugate gradients tell about the spectrum, without a pass of its own.
 
-The steps a_j and ratios b_j = ||r_j+1||^2 / ||r_j||^2 of a row, with residuals r_j = q_j(K) r_0, are
-those of Lanczos: they hold the orthogonal polynomials of the measure that r_0 has on the spectrum of
-K, and with them the three things asked for here.
+The steps a_j and ratios b_j = ||r_j+1||^2 / ||r_j||^2 of a row, with residuals r_j = q_j(K) r_0,
+are those of Lanczos: they hold the orthogonal polynomials of the measure that r_0 has on the
+spectrum of K, and with them the three things asked for here.
 
 Ritz values, the zeros of q_k, lie inside the spectrum.
 
@@ -15,7 +15,7 @@ all P gives (Christoffel)
 Energy of the error. With mu <= lambda_min(K), the rule of Gauss and Radau with a node at mu gives
 (Golub and Meurant; the recurrence is of Meurant and Tichy)
 
-    r_k' K^-1 r_k  <=  g_k ||r_k||^2,      g_0 = 1 / mu,   g_j+1 = (g_j - a_j) / (mu (g_j - a_j) + b_j)
+    r_k' K^-1 r_k  <=  g_k ||r_k||^2,    g_0 = 1 / mu,  g_j+1 = (g_j - a_j) / (mu (g_j - a_j) + b_j)
 """
 
 from __future__ import annotations

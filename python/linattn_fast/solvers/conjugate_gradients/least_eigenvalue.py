@@ -1,9 +1,9 @@
 """A lower bound on the least eigenvalue of K, from a random row beside those of a solve.
 
-Right-hand sides alone do not tell: with targets C h a direction of eigenvalue lambda has a share of
-lambda / ||K|| in them, so that a small one is invisible, but not its share in C. Ritz values approach
-lambda_min from above, and may stop anywhere on the way. So one more row, of a random b of n entries,
-takes part in the passes. It has the weight
+Right-hand sides alone do not tell: with targets C h a direction of eigenvalue lambda has a share
+of lambda / ||K|| in them, so that a small one is invisible, but not its share in C. Ritz values
+approach lambda_min from above, and may stop anywhere on the way. So one more row, of a random b of
+n entries, takes part in the passes. It has the weight
 
     w = xi^2 / ||b||^2        xi standard normal
 

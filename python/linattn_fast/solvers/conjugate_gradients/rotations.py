@@ -2,8 +2,8 @@
 
 A (x) B is not yet the second moment: the query z is one of the tokens in S, and features with three
 indices that are alike are larger than A and B say. For tokens whose distribution no rotation
-changes, Lambda commutes with rotations of T_jkl = coefficient of S_jk z_l. Such T are of four kinds,
-on which Lambda is a number each, but for the two kinds of vectors, on which it is a 2 x 2 matrix:
+changes, Lambda commutes with rotations of T_jkl = coefficient of S_jk z_l. Such T are of four
+kinds, on which Lambda is a number each, but for the two kinds of vectors, where it is 2 x 2:
 
     symmetric in all indices, without trace        2 (n - 1) + 6 for n Gaussian tokens
     of mixed symmetry, without trace               2 (n - 1)
@@ -11,9 +11,9 @@ on which Lambda is a number each, but for the two kinds of vectors, on which it 
                 mixed       (2 d_jk u_l - d_jl u_k - d_kl u_j) / (2 (d - 1))
 
 Tokens that are not so are made so by a root of B, and their pairs by the root of A that commutes
-with rotations, the symmetric one. On each kind, K is then measured, with one random vector, in one pass
-for all of them, and divided out; so nothing is assumed of the tokens, and where A (x) B was right
-already, nothing changes. To take T apart takes as many operations as it has entries.
+with rotations, the symmetric one. On each kind, K is then measured, with one random vector, in one
+pass for all of them, and divided out; so nothing is assumed of the tokens, and where A (x) B was
+right already, nothing changes. To take T apart takes as many operations as it has entries.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Tensors:
         indices = np.arange(d)
         self.d = d
         # the entry (k, l), j and the entry (j, l), k at each (j, k), l; flat
-        self._turned = [xp.asarray((table[a] * d + b[:, None]).ravel()) for a, b in ((k, j), (j, k))]
+        self._turned = [
+            xp.asarray((table[a] * d + b[:, None]).ravel()) for a, b in ((k, j), (j, k))
+        ]
         self._twice = xp.asarray(np.diagonal(table).copy())  # pairs (j, j)
         # (j, k), l with l = j, and with l = k; of each the other index
         self._first = xp.asarray(table * d + indices[:, None]).ravel()
@@ -133,8 +135,9 @@ class Tensors:
             T = xp.zeros_like(v)
             self._add_vectors(T, xp.asarray(traces)[:, None, None] * u)
             found.append(T * self.weights[:, None])
-        rows: Floats = xp.concatenate(found)
-        return rows / xp.sqrt((rows**2).sum(axis=(1, 2)))[:, None, None]
+        rows = xp.concatenate(found)
+        of_length_one: Floats = rows / xp.sqrt((rows**2).sum(axis=(1, 2)))[:, None, None]
+        return of_length_one
 
 
 @dataclass(frozen=True)
