@@ -33,7 +33,7 @@ from .whitening import Whitening
 
 _WORTHWHILE = 1e8
 """Flops of a pass, 4 N p for one output, below which nothing is gained."""
-_LARGEST_CONDITION = 1e15
+_LARGEST_CONDITION = 1e18
 """Condition number of A (x) B above which roots of A and B are not exact enough to be alike."""
 _SMALL_RIDGE = 1e-2
 """Share in the identity, A (x) B with its ridge whitened, that the ridge may have in any direction:
