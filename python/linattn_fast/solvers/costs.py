@@ -244,7 +244,7 @@ def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
     setup = _slabs_bytes(n_samples, factors) + 16 * factors
     vectors = 8 * 16 * max(d_out + 1, 3) * p
-    decomposition = 8 * 7 * (q * q + k * k)
+    decomposition = 8 * 9 * (q * q + k * k)
     passes = _slabs_bytes(n_samples, (d_out + 1) * (p + 1))  # with the random row
     return rows + vectors + max(setup, decomposition + passes)
 

@@ -28,7 +28,7 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...features.compact import pair_table
 from ...features.features import Features
-from ...linalg.algebra import algebra_of
+from ...linalg.algebra import algebra_of, two_sided
 from .whitening import Whitening
 
 _WORTHWHILE = 1e8
@@ -179,13 +179,15 @@ class Rotations:
         return self.tensors.times(self.kinds, self.whitening.transpose(gradient))
 
 
-def _inverse_root(matrix: Floats) -> Floats | None:
-    """The symmetric inverse square root; None if rounding has left no such thing."""
+def _times_inverse_root(left: Floats, matrix: Floats) -> Floats | None:
+    """L M^-1/2 with the symmetric root of M; None if rounding has left no such thing."""
     values, vectors = algebra_of(matrix).eigenpairs(matrix)
     if not float(values[0]) > 0:
         return None
-    root: Floats = (vectors / module_of(matrix).sqrt(values)) @ vectors.T
-    return root
+    xp = module_of(matrix)
+    scaled = xp.ascontiguousarray(vectors / xp.sqrt(values))
+    product: Floats = two_sided(left, scaled[None], xp.ascontiguousarray(vectors))[0]
+    return product
 
 
 def _alike(
@@ -199,18 +201,22 @@ def _alike(
     A, B = factors.pairs / weight, factors.queries / weight
     xp, tensors = module_of(A), Tensors(features.d, A)
     sizes = xp.sqrt(B.diagonal())
-    root = _inverse_root(B / sizes / sizes[:, None])
+    root = _times_inverse_root(xp.eye(len(B)), B / sizes / sizes[:, None])
     if root is None:
         return None
     R, w = root / sizes, tensors.weights
     j, k = (xp.asarray(index) for index in features.pairs.T)
     # S -> R S R' on orthonormal coordinates of S
-    both = R[j][:, j] * R[k][:, k] + R[j][:, k] * R[k][:, j]
-    both *= w[:, None] * (w / 2)
-    root = _inverse_root(both @ (w[:, None] * A * w) @ both.T)
-    if root is None:
+    both = R[j][:, j] * R[k][:, k]
+    both += R[j][:, k] * R[k][:, j]
+    both *= w[:, None]
+    both *= w / 2
+    pairs = two_sided(both, (w[:, None] * A * w)[None], both)[0]
+    del A
+    left = _times_inverse_root(xp.ascontiguousarray(both.T), pairs)
+    if left is None:
         return None
-    left = xp.ascontiguousarray(w[:, None] * (both.T @ root))
+    left *= w[:, None]
     scale = xp.ones((len(left), len(R)))
     maps = Whitening(left, xp.ascontiguousarray(R.T), scale, base.condition)
     return Rotations(maps, tensors, Kinds(1.0, 1.0, np.eye(2)))
