@@ -42,7 +42,7 @@ class Probe:
     """A random row, and what it has told about lambda_min(K) so far."""
 
     b: Floats
-    """(1, r, t)."""
+    """The random row, (1, r, t)."""
     lower: float = 0.0
     """At least this, with a probability of 0.999; 0 where nothing is known."""
     singular: bool = False
