@@ -340,9 +340,9 @@ def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
     setup = _slabs_bytes(n_samples, factors) + 16 * factors
-    vectors = 8 * 16 * max(d_out, 3) * p
-    decomposition = 8 * 7 * (q * q + k * k)
-    passes = _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
+    vectors = 8 * 16 * max(d_out + 1, 3) * p
+    decomposition = 8 * 9 * (q * q + k * k)
+    passes = _slabs_bytes(n_samples, (d_out + 1) * (p + 1))  # with the random row
     return rows + vectors + max(setup, decomposition + passes)
 
 
