@@ -227,6 +227,7 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
         certify=bool(settings.certify),
         sharp=settings.certify == "sharp",
         memory_limit=resources.limit,
+        sparing=settings.solver == "auto",
         progress=progress,
     )
     step, solved, why = plan.follow(task)

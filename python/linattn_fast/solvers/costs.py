@@ -30,6 +30,7 @@ from ..problem.interface import Problem
 from ..system.arguments import as_size
 from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
+from .conjugate_gradients.narrow import WORTHWHILE
 from .conjugate_gradients.restarts import TOLERANCE
 from .rates import rates
 
@@ -45,6 +46,8 @@ _LEAST_RIDGE = 1e-7
 for fewer samples than features: their error would be too large."""
 _SOME = 64
 """Sequences that tell the size of a feature."""
+_KEPT_FREELY = 256_000_000
+"""Bytes of samples that are kept between passes without anybody asking for it."""
 _ESTIMATE_PASSES = 32
 """Passes that lambda_min is estimated with for a certificate of conjugate gradients."""
 _DENSE, _DENSE_CERTIFICATE, _DENSE_DUAL = 2, 8, 12
@@ -110,6 +113,7 @@ def predict(
     ridge: float = 0.0,
     data_bytes: int = 0,
     kept: bool = True,
+    narrow: bool = True,
 ) -> Costs:
     """Predict the seconds of each solver; ``columns`` are samples, or sequences for "all".
 
@@ -128,6 +132,8 @@ def predict(
         Bytes of the tokens, each of which is read.
     kept
         Whether conjugate gradients keep samples between passes; else each reads the tokens again.
+    narrow
+        Whether they may take passes in float32.
     """
     q, k, p, n = features.n_pairs, features.n_queries, features.count, n_samples
     threads, rate = usable_cores(), rates()
@@ -139,7 +145,7 @@ def predict(
     reading = data_bytes / rate.bytes + data_bytes / 8 / features.d * 2 * q / rate.gram / threads
     work = 4.0 * columns * p
     exact_pass = work / rate.float64_pass / threads
-    fast = rate.float32_pass if kept and work >= rate.float32_from else rate.float64_pass
+    fast = rate.float32_pass if narrow and work >= WORTHWHILE else rate.float64_pass
     # The whitening: products with the factors' eigenvectors on either side
     iteration = d_out * (work / fast + 4 * p * (q + k) / rate.float64_pass) / threads
     iteration += rate.iteration + (0.0 if kept else reading)
@@ -158,16 +164,12 @@ def predict(
 
 
 def predicted_seconds(
-    problem: InMemory, alpha: float, room: int, *, certify: bool
+    problem: InMemory, alpha: float, kept: Kept, *, certify: bool
 ) -> dict[str, float]:
-    """Predict the seconds of a fit of data in memory by each solver, the certificate included.
-
-    Samples may be kept between passes in ``room`` bytes.
-    """
+    """Predict the seconds of a fit of data in memory by each solver, the certificate included."""
     n, p, rate = problem.n_samples, problem.features.count, rates()
     certify = certify and n >= p  # else counting is enough
     shape = problem.features, problem.d_out, problem.positions
-    kept = bytes_of(problem)["pcg"] + kept_samples_bytes(*shape, problem.n_columns) <= room
     costs = predict(
         *shape,
         n,
@@ -175,7 +177,8 @@ def predicted_seconds(
         proof=certify,
         ridge=relative_ridge(problem.samples, alpha),
         data_bytes=problem.samples.nbytes,
-        kept=kept,
+        kept=kept.packed > 0,
+        narrow=kept.narrow > 0,
     )
     proof = costs.proof if certify and worth_proving(costs) else 0.0
     by_features = predict_orthogonal(problem.features, n) + costs.cholesky
@@ -188,9 +191,34 @@ def predicted_seconds(
     }
 
 
-def room_for_samples(memory_limit: int | None) -> int:
-    """Bytes that conjugate gradients may take with the samples that they keep."""
-    return usable_memory() // 2 if memory_limit is None else memory_limit
+@dataclass(frozen=True)
+class Kept:
+    """What conjugate gradients keep of the samples between passes; the rest is made anew."""
+
+    packed: int = 0
+    """Bytes of packed samples in float64; 0 where they are not kept."""
+    narrow: int = 0
+    """Bytes of s in float32 beside them, for passes in it; 0 where it is not kept."""
+
+    @classmethod
+    def of(cls, problem: Problem, memory_limit: int | None, *, sparing: bool) -> Kept:
+        """Keep what fits in the limit, or in half of the machine's memory.
+
+        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 256 MB or a
+        tenth of the data: memory is not to grow with the number of samples.
+        """
+        if problem.n_columns is None:  # a stream is read again
+            return cls()
+        shape = problem.features, problem.d_out, problem.positions
+        packed = kept_samples_bytes(*shape, problem.n_columns)
+        narrow = narrow_samples_bytes(problem.features, problem.n_columns)
+        room = usable_memory() // 2 if memory_limit is None else memory_limit
+        room -= bytes_of(problem).get("pcg", 0)
+        if sparing and problem.samples is not None:
+            room = min(room, max(_KEPT_FREELY, problem.samples.nbytes // 10))
+        if packed + narrow <= room:
+            return cls(packed, narrow)
+        return cls(packed) if packed <= room else cls()
 
 
 def relative_ridge(samples: Samples, alpha: float) -> float:

@@ -29,10 +29,9 @@ from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...features.compact import pair_table
 from ...features.features import Features
 from ...linalg.algebra import algebra_of, two_sided
+from .narrow import WORTHWHILE
 from .whitening import Whitening
 
-_WORTHWHILE = 1e8
-"""Flops of a pass, 4 N p for one output, below which nothing is gained."""
 _LARGEST_CONDITION = 1e18
 """Condition number of A (x) B above which roots of A and B are not exact enough to be alike."""
 _SMALL_RIDGE = 1e-2
@@ -232,7 +231,7 @@ def aware_of_rotations(
     features, weight = operator.features, operator.total_weight
     work = 4.0 * operator.n_samples * features.count
     usable = features.everything and features.d >= _FEWEST and whitening.full
-    if not usable or work < _WORTHWHILE or whitening.condition > _LARGEST_CONDITION:
+    if not usable or work < WORTHWHILE or whitening.condition > _LARGEST_CONDITION:
         return None
     if alpha > 0 and alpha * whitening.norm**2 > _SMALL_RIDGE:
         return None
