@@ -25,8 +25,8 @@ pytestmark = needs_cpu
 
 @pytest.fixture(autouse=True)
 def small_problems_count(monkeypatch):
-    monkeypatch.setattr(rules, "_WORTHWHILE", 0.0)
-    monkeypatch.setattr(rotations, "_WORTHWHILE", 0.0)
+    monkeypatch.setattr(rules, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(rotations, "WORTHWHILE", 0.0)
 
 
 def operator_of(Z, y, positions="last"):

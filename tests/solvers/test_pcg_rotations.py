@@ -27,7 +27,7 @@ P = Q * D
 
 @pytest.fixture(autouse=True)
 def small_problems_count(monkeypatch):
-    monkeypatch.setattr(rotations, "_WORTHWHILE", 0.0)
+    monkeypatch.setattr(rotations, "WORTHWHILE", 0.0)
 
 
 def operator_of(Z, y, backend="auto", features=None):
@@ -175,7 +175,7 @@ def test_the_answer_is_that_of_whitened_coordinates(rng, monkeypatch, alpha, tol
     Z, y = rng.standard_normal((3 * P, 3, D)), rng.standard_normal((3 * P, 2))
     operator = operator_of(Z, y)
     found = solve_pcg(operator, alpha, tol=tol)
-    monkeypatch.setattr(rotations, "_WORTHWHILE", np.inf)
+    monkeypatch.setattr(rotations, "WORTHWHILE", np.inf)
     expected = solve_pcg(operator, alpha)
     assert found.iterations < expected.iterations
     off = relative(found.solution.coefficients, expected.solution.coefficients)
