@@ -36,9 +36,9 @@ from .rates import rates
 
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
-_ITERATIONS, _ITERATIONS_WITH_RIDGE = 3.3, 2.0
-"""Iterations over those of one solve of whitened random samples: heavier tails, a second solve from
-recomputed residuals, and without a ridge a look at the least eigenvalue."""
+_ITERATIONS, _ITERATIONS_WITH_RIDGE = 2.3, 1.7
+"""Iterations to rounding over those of one solve of whitened random samples: a second solve from
+recomputed residuals, heavier tails, and without a ridge more digits to go."""
 _FEW_SAMPLES_LIMIT = 400.0
 """Iterations of one solve with fewer samples than features and a ridge, at most."""
 _LEAST_RIDGE = 1e-7
