@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from ..arrays.types import Array, Floats, Positions
 from ..data.prefixes import Prefixes, distinct_rows
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -133,8 +134,7 @@ class ModularData:
                 if weights is None or (weights > 0).all():
                     yield tokens
                 elif (weights > 0).any():
-                    kept = np.flatnonzero(weights > 0)
-                    yield Tokens(tuple(tokens.sequence(int(i)) for i in kept))
+                    yield tokens.kept(np.flatnonzero(weights > 0))
 
     @cached_property
     def counts(self) -> Counts:
@@ -247,6 +247,10 @@ def sums_and_queries(
     ``factors``, (2 d,), are the inverses of the units (:meth:`Units.factors`).
     """
     lengths, d = tokens.lengths, tokens.d
+    if isinstance(tokens, States):  # S[0, u] = 1 s_u, of which the rest of S is not formed
+        s, z = features.samples(tokens)
+        pairs, queries = features.pairs[:, 1], features.queries
+        return residues(s, factors[pairs], q), residues(z, factors[d + queries], q)
     # Sequences side by side, zeros past the end of each: (N, longest, d)
     side = np.zeros((len(tokens), int(lengths.max()), d))
     inside = np.arange(side.shape[1]) < lengths[:, None]

@@ -119,8 +119,11 @@ def diagonal(compact: Array, features: Features, positions: Positions) -> Floats
 def magnitudes(compact: Array, features: Features, positions: Positions) -> Floats:
     """Sum of w S_jj S_kk z_l^2 for all features (j,k),l: (count,).
 
-    These are the entries G[((j,j),l), ((k,k),l)].
+    These are the entries G[((j,j),l), ((k,k),l)]; of features that are summands themselves, the
+    diagonal.
     """
+    if not features.sums_cancel:
+        return diagonal(compact, features, positions)
     d, xp = features.d, module_of(compact)
     j, k = np.triu_indices(d)
     squares = np.diagonal(pair_table(d))  # the pairs (j, j)

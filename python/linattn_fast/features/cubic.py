@@ -16,7 +16,8 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.machine import same_bits
 from .compact import pair_table
-from .features import feature_count, features_of, samples_of
+from .features import samples_of
+from .states import batch_and_features
 
 
 def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
@@ -45,12 +46,14 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     Parameters
     ----------
     Z, offsets
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
+        :class:`linattn_fast.States`.
 
     Returns
     -------
     array
-        (N, p), p = d (d + 1) / 2 * d; pair number u and query l have the feature u d + l.
+        (N, p), p = d (d + 1) / 2 * d; pair number u and query l have the feature u d + l. For
+        states p = q d_q, and entry u of the memory and query l have the feature u d_q + l.
 
     Examples
     --------
@@ -58,9 +61,9 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     >>> la.cubic_features([[[1.0, 2.0], [3.0, 1.0]]])
     array([[30., 10., 15.,  5., 15.,  5.]])
     """
-    tokens = as_tokens(Z, offsets)
+    tokens, features = batch_and_features(Z, offsets, None, "last", None)
     with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
-        return _finite(features_of(tokens), tokens)
+        return _finite(features.of(tokens), tokens)
 
 
 @same_bits
@@ -96,10 +99,18 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
 
 def head_coefficients(V: Floats, Q: Floats) -> Floats:
     """Coefficients (d_out, p) of heads: the sum of those of S[j, k] z[l] and S[k, j] z[l]."""
-    d_out, d = V.shape[1:]
+    return state_coefficients(V, Q, symmetric=True)
+
+
+def state_coefficients(V: Floats, Q: Floats, *, symmetric: bool) -> Floats:
+    """Coefficients (d_out, q d_q) of heads on states: C[a,j,k,l] = sum_h V_h[a,j] Q_h[k,l].
+
+    Those of a symmetric memory are the sums of (j, k) and (k, j), for j <= k.
+    """
     xp = module_of(V)
-    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
-    j, k = (xp.asarray(index) for index in np.triu_indices(d))
-    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
-    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, d_v, d_k, d_q)
+    if symmetric:
+        j, k = (xp.asarray(index) for index in np.triu_indices(V.shape[2]))
+        W = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(W.reshape(len(W), -1))
     return coefficients

@@ -17,9 +17,11 @@ import numpy as np
 
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
-from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_tokens, as_weights, total_weight
-from .features import Features, as_features
+from ..data.states import States
+from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_weights, total_weight
+from .features import Features
 from .left_out import require_none_left_out
+from .states import batch_and_features
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,7 @@ class Samples:
             Numbers of coordinates and outputs that the batch must have, where they are known; 0
             outputs mean that there are no targets.
         """
-        tokens = as_tokens(Z, offsets, d=d)
-        chosen = as_features(features, tokens.d)
+        tokens, chosen = batch_and_features(Z, offsets, features, positions, d)
         targets = None
         if d_out != 0:
             if y is None and d_out is not None:
@@ -190,7 +191,7 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     f of the last tokens are zeros and m other tokens are looked at, none of these is zero by chance
     with probability (1 - f)^m, which must be small for a warning.
     """
-    if tokens.device is not None:
+    if tokens.device is not None or isinstance(tokens, States):
         return
     count = min(len(tokens), _SEQUENCES)
     chosen = np.linspace(0, len(tokens) - 1, count).astype(np.intp)
@@ -240,9 +241,9 @@ def warn_of_layout(tokens: Tokens, targets: Tokens, positions: Positions) -> Non
 
     One-hot rows are tokens, however many there are.
     """
-    if isinstance(tokens.storage, tuple) or tokens.offsets is not None or positions != "last":
+    if isinstance(tokens, States) or tokens.device is not None or positions != "last":
         return
-    if tokens.device is not None:
+    if isinstance(tokens.storage, tuple) or tokens.offsets is not None:
         return
     N, a, b = tokens.storage.shape
     if not 1 < a < b or targets.d != a:
