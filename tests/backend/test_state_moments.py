@@ -13,25 +13,23 @@ FORMS = ["rows", "matrix", "symmetric", "float32", "strided", "reversed", "fortr
 
 def states_of(rng: np.random.Generator, form: str, N: int) -> la.States:
     """States in some form, with odd sizes that no vector divides."""
-    query = rng.standard_normal((N, 5))
-    if form == "rows":
-        return la.States(rng.standard_normal((N, 11)), query)
-    if form == "one entry":
-        return la.States(rng.standard_normal((N, 1)), query[:, :1])
-    M = rng.standard_normal((N, 5, 5))
-    if form == "symmetric":
-        return la.States(M + M.transpose(0, 2, 1), query, symmetric=True)
-    if form == "float32":
-        return la.States((M + M.transpose(0, 2, 1)).astype(np.float32), query, symmetric=True)
-    M = rng.standard_normal((N, 3, 4))
+    query, M = rng.standard_normal((N, 5)), rng.standard_normal((N, 5, 5))
+    symmetric, wide = M + M.transpose(0, 2, 1), rng.standard_normal((2 * N, 3, 8))
+    memory = {
+        "rows": M[:, :, 0],
+        "matrix": M[:, :3, :4].copy(),
+        "symmetric": symmetric,
+        "float32": symmetric.astype(np.float32),
+        "strided": wide[::2, :, 1::2],
+        "reversed": wide[:N, ::-1],
+        "fortran": np.asfortranarray(M),
+        "one entry": M[:, 0, :1],
+    }[form]
     if form == "strided":
-        wide = rng.standard_normal((2 * N, 3, 8))
-        return la.States(wide[::2, :, 1::2], np.repeat(query, 2, axis=1)[:, ::2].astype(np.float32))
-    if form == "reversed":
-        return la.States(M[::-1, ::-1], query[::-1, ::-1])
-    if form == "fortran":
-        return la.States(np.asfortranarray(M), np.asfortranarray(query))
-    return la.States(M, query)
+        query = np.repeat(query, 2, axis=1)[:, ::2].astype(np.float32)
+    if form in ("reversed", "fortran"):
+        query = np.asfortranarray(query)[::-1, ::-1]
+    return la.States(memory, query, symmetric=form in ("symmetric", "float32"))
 
 
 def features_of(states: la.States) -> np.ndarray:
