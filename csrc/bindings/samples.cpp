@@ -85,10 +85,12 @@ OwnedSamples::OwnedSamples(const py::object& storage, const std::optional<Offset
 }
 
 SamplesInUse::SamplesInUse(const OwnedSamples& owned, bool with_squares)
-    : selection_(owned.selection_),
-      samples_{owned.tokens(), owned.targets_ ? &**owned.targets_ : nullptr,
-               owned.weights_ ? owned.weights_->data() : nullptr, owned.positions_,
-               owned.selected_ ? &selection_ : nullptr, owned.states_ ? &*owned.states_ : nullptr} {
+    : selection_(owned.selection_), samples_{owned.tokens(),
+                                             owned.targets_ ? &**owned.targets_ : nullptr,
+                                             owned.weights_ ? owned.weights_->data() : nullptr,
+                                             owned.positions_,
+                                             owned.selected_ ? &selection_ : nullptr,
+                                             owned.states_ ? &*owned.states_ : nullptr} {
   if (owned.selected_) selection_.form_few(samples_.d(), samples_.positions, with_squares);
 }
 

@@ -22,8 +22,8 @@ class OwnedSamples {
   // the query of each state.
   OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
                const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
-               const std::string& positions, const std::optional<Offsets>& pairs,
-               const std::optional<Offsets>& queries, const py::object& memory, bool symmetric);
+               const std::string& positions, const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,
+               const py::object& memory, bool symmetric);
   OwnedSamples(const OwnedSamples&) = delete;  // the core holds pointers into it
   OwnedSamples& operator=(const OwnedSamples&) = delete;
 

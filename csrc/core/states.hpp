@@ -16,9 +16,7 @@ struct States {
   bool symmetric;  // only the entries j <= k of M (d, d) count, in the order of pairs
 
   // Number of entries that count: rows of s.
-  std::int64_t entries() const {
-    return symmetric ? pair_count(memory.width()) : memory[0].length * memory.width();
-  }
+  std::int64_t entries() const { return symmetric ? pair_count(memory.width()) : memory[0].length * memory.width(); }
 };
 
 // Copies the memories of states into rows of samples. Holds scratch memory: one per thread.

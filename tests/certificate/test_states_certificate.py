@@ -1,5 +1,6 @@
 """Certificates of states: nothing is proved that exact arithmetic denies, and inputs are judged."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +97,32 @@ def test_coverage_and_leverage_of_states(rng):
     assert words[0] == "states never vary along M[2,1] with query c[0]"
     with pytest.raises(ValueError, match=r"^names: they are for coordinates of tokens"):
         certificate.explain(1, names=["a"])
+
+
+def test_unknown_leverages_are_infinite(rng):
+    """From moments alone, nothing bounds the leverages of a singular second moment."""
+    s = rng.standard_normal((100, 3))
+    s[:, 2] = s[:, 0] + s[:, 1]
+    states = la.States(s, rng.standard_normal((100, 2)))
+    certificate = la.certify(la.Moments.of_states(3, 2, 0).update(states))
+    s[0] = 0.0
+    leverage = certificate.leverage(states)
+    assert leverage[0] == 0.0
+    assert np.isinf(leverage[1:]).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5, 1e-7])
+def test_leverages_are_never_below_the_exact_ones(rng, scale):
+    s, c = rng.standard_normal((40, 3)), rng.standard_normal((40, 2))
+    s[:, 2] = s[:, 0] + scale * s[:, 2]
+    states = la.States(s, c)
+    leverage = la.certify(states).leverage(states)
+    exact = exact_of(states)
+    for found, h in zip(leverage, exact.features, strict=True):
+        true = exact.leverage(h, exact.unit)
+        assert true is not None
+        assert np.isinf(found) or Fraction(float(found)) >= true
+        assert found <= 1.001 * float(true) or scale < 1
 
 
 def test_coverage_of_few_states_is_exact(rng):

@@ -9,6 +9,7 @@ import pytest
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
 from linattn_fast.features.features import Features
+from linattn_fast.features.states import StateFeatures
 
 
 def factors(states: la.States) -> tuple[np.ndarray, np.ndarray]:
@@ -193,6 +194,24 @@ def test_what_is_about_tokens_takes_no_states(arrays):
 def test_moments_of_shapes_that_do_not_exist_are_refused(memory, symmetric, message):
     with pytest.raises(ValueError, match=rf"^{message}"):
         la.Moments.of_states(memory, 4, 1, symmetric=symmetric)
+
+
+def test_estimators_take_no_states(arrays):
+    pytest.importorskip("sklearn")
+    for method in ("fit", "partial_fit"):
+        with pytest.raises(TypeError, match=r"^X: estimators take tokens, got States"):
+            getattr(la.LinearAttentionRegressor(), method)(la.States(*arrays), np.ones(12))
+
+
+def test_entries_that_occur_are_found(rng):
+    """In whichever state; the others are zero, exactly."""
+    s, c = np.zeros((70000, 4)), np.zeros((70000, 3))
+    s[:, 0], s[69999, 2], s[5, 3] = 1.0, 1e-300, -2.0
+    c[:, 1], c[69999, 2] = 1.0, 3.0
+    states = la.States(s, c)
+    entries, coordinates = StateFeatures(states.kind).occurring(states, "last")
+    assert entries.tolist() == [True, False, True, True]
+    assert coordinates.tolist() == [False, True, True]
 
 
 def test_cuda_takes_no_states(arrays, gpu):

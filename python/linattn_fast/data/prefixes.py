@@ -65,6 +65,12 @@ def distinct_rows(tokens: Tokens) -> Iterator[Array]:
         yield np.concatenate(waiting)
 
 
+def last_tokens(tokens: Tokens) -> Iterator[Floats]:
+    """Yield the last token of each sequence, (rows, d) at a time."""
+    for _, part in Prefixes.of(tokens, "last").parts(_TOKENS_AT_ONCE):
+        yield part.query_tokens()
+
+
 def occurring_pairs(tokens: Tokens) -> Mask:
     """Which coordinates j and k are both non-zero in some token, (d, d); tokens on the host."""
     found = np.zeros((tokens.d, tokens.d), dtype=bool)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.types import Array, Floats, Positions
-from ..data.prefixes import Prefixes, distinct_rows
+from ..data.prefixes import distinct_rows, last_tokens
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.features import Features
@@ -161,7 +161,8 @@ class ModularData:
                 digest.update(np.ascontiguousarray(rows).data)
                 every.take(rows)
             if self.positions == "last":
-                asked.take(Prefixes.of(tokens, "last").query_tokens())
+                for rows in last_tokens(tokens):
+                    asked.take(rows)
         queries = (asked if self.positions == "last" else every).units()
         both = zip(every.units(), queries, strict=True)
         units = Units(*(np.concatenate(parts) for parts in both))

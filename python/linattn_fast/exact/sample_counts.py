@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..arrays.types import Array
-from ..data.prefixes import Prefixes, distinct_rows
+from ..data.prefixes import distinct_rows, last_tokens
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -94,14 +94,14 @@ def distinct_tokens(data: ModularData) -> tuple[int, int]:
     tokens_seen: set[bytes] = set()
     queries_seen: set[bytes] = set()
     for tokens in data.sequences():
-        queries = None if data.positions != "last" else Prefixes.of(tokens, "last").query_tokens()
         for rows in distinct_rows(tokens):
             if len(tokens_seen) < features.n_pairs:
                 tokens_seen |= _directions(rows[:, used])
-            if queries is None and len(queries_seen) < features.n_queries:
+            if data.positions != "last" and len(queries_seen) < features.n_queries:
                 queries_seen |= _directions(rows[:, features.queries])
-        if queries is not None and len(queries_seen) < features.n_queries:
-            queries_seen |= _directions(queries[:, features.queries])
+        for rows in last_tokens(tokens) if data.positions == "last" else ():
+            if len(queries_seen) < features.n_queries:
+                queries_seen |= _directions(rows[:, features.queries])
         if len(tokens_seen) >= features.n_pairs and len(queries_seen) >= features.n_queries:
             break
     return min(len(tokens_seen), features.n_pairs), min(len(queries_seen), features.n_queries)
