@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import EPS
+from conftest import EPS, needs_cpu
 
 import linattn_fast as la
+from linattn_fast.arrays.compiled import core
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.features.samples import Samples
 
@@ -82,6 +83,22 @@ def test_every_instruction_set_reads_states(rng, isa, form):
     h = features_of(states)
     assert_near(moments.gram(), h, h, np.ones(300))
     assert_near(moments.cross(), h, y, np.ones(300))
+
+
+@needs_cpu
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"memory": np.ones((4, 2, 3))}, "as many states as queries"),
+        ({"memory": np.ones((5, 2, 3)), "symmetric": True}, "must be square"),
+        ({"memory": np.ones((5, 2, 3)), "positions": "all"}, "positions 'last'"),
+        ({"memory": np.ones((5, 2, 3)), "tokens": np.ones((5, 2, 4))}, "must be alike"),
+        ({"memory": np.ones((5, 2))}, "memory"),
+    ],
+)
+def test_the_extension_checks_states(given, message):
+    with pytest.raises(ValueError, match=message):
+        core.Samples(**{"tokens": np.ones((5, 1, 4)), "positions": "last"} | given)
 
 
 @pytest.mark.parametrize("form", FORMS)

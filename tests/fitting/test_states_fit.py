@@ -63,6 +63,23 @@ def test_every_solver_finds_least_squares(rng, solver, alpha):
     assert np.linalg.norm(fit.coefficients - expected) < 1e-9 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("solver", ["auto", "cholesky", "eigh", "qr", "pcg"])
+def test_states_are_read_where_they_lie(rng, monkeypatch, solver):
+    """The tokens that states stand for are never written out, but for one at a time."""
+    made = la.States._as_tokens
+
+    def guarded(self):
+        assert len(self) == 1, "states were copied"
+        return made(self)
+
+    monkeypatch.setattr(la.States, "_as_tokens", guarded)
+    states, _, y = planted(rng, 1, 3, 2, 4, 2, 500)
+    fit = la.fit(states, y, solver=solver, sample_weight=rng.uniform(1.0, 2.0, 500))
+    assert fit.certificate.covers(states).all()
+    assert np.isfinite(fit.certificate.leverage(states)).all()
+    assert np.allclose(fit.predict(states), y)
+
+
 def test_rows_of_any_meaning_are_states(rng):
     """A memory that is no matrix is a column: d_v = q, d_k = 1."""
     s, c = rng.standard_normal((300, 6)), rng.standard_normal((300, 4))

@@ -16,7 +16,7 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.machine import same_bits
 from .compact import pair_table
-from .features import samples_of
+from .features import feature_count, samples_of
 from .states import batch_and_features
 
 
@@ -99,18 +99,10 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
 
 def head_coefficients(V: Floats, Q: Floats) -> Floats:
     """Coefficients (d_out, p) of heads: the sum of those of S[j, k] z[l] and S[k, j] z[l]."""
-    return state_coefficients(V, Q, symmetric=True)
-
-
-def state_coefficients(V: Floats, Q: Floats, *, symmetric: bool) -> Floats:
-    """Coefficients (d_out, q d_q) of heads on states: C[a,j,k,l] = sum_h V_h[a,j] Q_h[k,l].
-
-    Those of a symmetric memory are the sums of (j, k) and (k, j), for j <= k.
-    """
+    d_out, d = V.shape[1:]
     xp = module_of(V)
-    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, d_v, d_k, d_q)
-    if symmetric:
-        j, k = (xp.asarray(index) for index in np.triu_indices(V.shape[2]))
-        W = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
-    coefficients: Floats = xp.ascontiguousarray(W.reshape(len(W), -1))
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
+    j, k = (xp.asarray(index) for index in np.triu_indices(d))
+    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
     return coefficients

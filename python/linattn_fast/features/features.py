@@ -371,8 +371,3 @@ def features_of_all(parts: Sequence[Features]) -> Features:
     out by choice, nothing is known about them.
     """
     return parts[0].because(others_are_zero=all(part.others_are_zero for part in parts))
-
-
-def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
-    """All features of each sample, (samples, p)."""
-    return Features(tokens.d).of(tokens, positions)

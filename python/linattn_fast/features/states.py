@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions
 from ..data.states import States, StateShape, require_last
 from ..data.tokens import Tokens, as_tokens
@@ -167,3 +168,17 @@ def batch_and_features(
         return chosen.batch(Z, offsets, positions), chosen
     tokens = as_tokens(Z, offsets, d=d)
     return tokens, as_features(features, tokens.d)
+
+
+def state_coefficients(V: Floats, Q: Floats, *, symmetric: bool) -> Floats:
+    """Coefficients (d_out, q d_q) of heads on states: C[a,j,k,l] = sum_h V_h[a,j] Q_h[k,l].
+
+    Those of a symmetric memory are the sums of (j, k) and (k, j), for j <= k.
+    """
+    xp = module_of(V)
+    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, d_v, d_k, d_q)
+    if symmetric:
+        j, k = (xp.asarray(index) for index in np.triu_indices(V.shape[2]))
+        W = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
+    coefficients: Floats = xp.ascontiguousarray(W.reshape(len(W), -1))
+    return coefficients

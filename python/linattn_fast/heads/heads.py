@@ -27,7 +27,8 @@ from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..data.states import States, require_last
 from ..data.tokens import Tokens, as_positions, as_tokens
-from ..features.cubic import head_coefficients, state_coefficients
+from ..features.cubic import head_coefficients
+from ..features.states import state_coefficients
 from ..linalg.factors import EPS
 from ..system.machine import same_bits
 from .generation import generated
