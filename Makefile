@@ -15,7 +15,7 @@ EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 # Of the campaign below.
 MINUTES ?= 60
 
-.PHONY: demo test lint docs attack bench bench-defaults bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
+.PHONY: demo test lint docs attack bench bench-defaults bench-floors bench-busy bench-choices bench-rates bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
   wheel wheel-cuda clean
 
 demo: $(VENV)/installed
@@ -39,12 +39,29 @@ lint: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx -W --keep-going -n -E -q docs docs/_build/html
 
-bench: $(VENV)/installed
+# What people call, from tokens to result, and then tokens to moments: both tables of the README.
+bench: bench-defaults
 	$(BIN)/python bench/run.py
 
 # The call that people write, from tokens to result: about two minutes.
 bench-defaults: $(VENV)/installed
 	$(BIN)/python bench/defaults.py
+
+# Every floor that default calls are held to, and which hold; bench/floors.py --all has two more that take minutes.
+bench-floors: $(VENV)/installed
+	$(BIN)/python bench/floors.py
+
+# Fits beside two busy processes, against themselves on a quiet machine.
+bench-busy: $(VENV)/installed
+	$(BIN)/python bench/busy.py
+
+# Whether "auto" takes the fastest solver: all of them are run; ten minutes on a quiet machine.
+bench-choices: $(VENV)/installed
+	$(BIN)/python bench/choices.py
+
+# The rates that "auto" predicts with (python/linattn_fast/solvers/rates.py), as measured on a quiet machine.
+bench-rates: $(VENV)/installed
+	$(BIN)/python bench/rates.py
 
 # The matrix-free solver on large problems: about ten minutes and 8 GB of memory.
 bench-scale: $(VENV)/installed

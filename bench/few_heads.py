@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,22 @@ import linattn_fast as la
 N, TOKENS, D, HEADS = 40_000, 32, 64, 4
 
 
-def main() -> None:
-    """Print seconds, memory, and how well the layer was found."""
+class Found(NamedTuple):
+    """What a run took, and how well the layer was found."""
+
+    fit: la.Fit
+    seconds: float
+    processor_seconds: float
+    bytes: int
+    """Beside the data, at the peak."""
+    distance: float
+    """To the planted layer, relative."""
+    gap: float
+    """At most, to the convex optimum, relative to the targets."""
+
+
+def measure() -> Found:
+    """Fit the heads, and check them."""
     Z, y, truth = la.datasets.random_linear_attention(
         N, TOKENS, D, heads=HEADS, positions="last", seed=0
     )
@@ -34,12 +49,21 @@ def main() -> None:
     distance = fit.heads.distance(truth) / float(np.linalg.norm(truth.coefficients()))
     gap = fit.heads.recovery.gap_at_most / fit.info.mean_squared_target
     assert distance < 1e-8
+    return Found(fit, seconds, cpu, 1024 * (peak - before), distance, gap)
+
+
+def main() -> None:
+    """Print seconds, memory, and how well the layer was found."""
+    found = measure()
     print(
-        f"{seconds:.1f} s ({cpu:.1f} s of processor time), "
-        f"{(peak - before) / 1e6:.2f} GB beside the data"
+        f"{found.seconds:.1f} s ({found.processor_seconds:.1f} s of processor time), "
+        f"{found.bytes / 1e9:.2f} GB beside the data"
     )
-    print(f"distance to the planted layer {distance:.1e}, gap at most {gap:.1e} of the targets")
-    print(fit.info)
+    print(
+        f"distance to the planted layer {found.distance:.1e}, "
+        f"gap at most {found.gap:.1e} of the targets"
+    )
+    print(found.fit.info)
 
 
 if __name__ == "__main__":

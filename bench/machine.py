@@ -10,10 +10,33 @@ from collections.abc import Callable
 
 from linattn_fast.system.machine import processor
 
-__all__ = ["PAUSE", "alternate", "extra_memory", "flop_rate", "in_fresh_process", "processor"]
+__all__ = ["alternate", "extra_memory", "flop_rate", "in_block", "in_fresh_process", "processor"]
 
 PAUSE = 0.3
-"""Seconds before each run: BLAS threads spin for a while after a call and disturb the next."""
+"""Seconds before a run: BLAS threads spin for a while after a call and disturb the next."""
+SHORT = 0.05
+"""Seconds of a call below which a block of calls is timed in its place."""
+BLOCK = 0.1
+"""Seconds of a block, at least."""
+
+
+def in_block(run: Callable[[], object]) -> float:
+    """Seconds of a call: the mean of many where it is short, the first not counted.
+
+    A short call that follows another library's is slower than in a loop of its own: threads of that
+    library spin, and caches are cold. People call small fits in loops.
+    """
+    time.sleep(PAUSE)
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    if first >= SHORT:
+        return first
+    calls, start = 0, time.perf_counter()
+    while (spent := time.perf_counter() - start) < BLOCK:
+        run()
+        calls += 1
+    return spent / calls
 
 
 def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
@@ -21,10 +44,7 @@ def alternate(runs: list[Callable[[], object]], repeats: int) -> list[float]:
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, spent in zip(runs, times, strict=True):
-            time.sleep(PAUSE)
-            start = time.perf_counter()
-            run()
-            spent.append(time.perf_counter() - start)
+            spent.append(in_block(run))
     return [statistics.median(spent) for spent in times]
 
 

@@ -25,8 +25,8 @@ py::tuple solve(const OwnedSamples& owned, std::int64_t problems, const Doubles&
   require(first.length > 0, "samples: sequences must not be empty");
   require(alphas.ndim() == 1 && alphas.size() == problems, "alphas: must be (problems,)");
   const std::int64_t p = all.pairs() * all.queries();
-  Doubles coefficients({problems, all.d_out(), p}), energy(problems), explained(problems), condition(problems);
-  const ManyFits out{coefficients.mutable_data(), energy.mutable_data(), explained.mutable_data(),
+  Doubles coefficients({problems, all.d_out(), p}), energy(problems), error(problems), condition(problems);
+  const ManyFits out{coefficients.mutable_data(), energy.mutable_data(), error.mutable_data(),
                      condition.mutable_data()};
   const Kernels& chosen = kernels();
   const Monitor monitor = make_monitor(progress);
@@ -36,7 +36,7 @@ py::tuple solve(const OwnedSamples& owned, std::int64_t problems, const Doubles&
     const py::gil_scoped_release release;
     solve_many(chosen, all, problems, ridges, threads, monitor, out);
   }
-  return py::make_tuple(coefficients, energy, explained, condition);
+  return py::make_tuple(coefficients, energy, error, condition);
 }
 
 }  // namespace
@@ -44,8 +44,7 @@ py::tuple solve(const OwnedSamples& owned, std::int64_t problems, const Doubles&
 void register_many(py::module_& module) {
   module.def("solve_many", &solve, py::arg("samples"), py::arg("problems"), py::arg("alphas"), py::arg("threads"),
              py::arg("progress"),
-             "Coefficients, mean squared targets, what of them is explained, and bounds on the condition of many "
-             "problems.");
+             "Coefficients, mean squared targets and errors, and bounds on the condition of many problems.");
 }
 
 }  // namespace linattn::bindings

@@ -18,6 +18,7 @@ namespace {
 struct SummedMoments {
   Doubles gram, cross, energy, sizes;
   Summation how;
+  bool finite = true;
 };
 
 SummedMoments accumulate(const OwnedSamples& owned, const std::string& precision, bool with_gram, int threads,
@@ -39,6 +40,9 @@ SummedMoments accumulate(const OwnedSamples& owned, const std::string& precision
   const py::gil_scoped_release release;
   found.how = accumulate_moments(chosen, data, precision == "mixed" ? Precision::mixed : Precision::float64, threads,
                                  monitor, sums);
+  for (const Doubles* const total : {&found.gram, &found.cross, &found.energy, &found.sizes}) {
+    found.finite = found.finite && are_finite(total->data(), total->size(), threads);
+  }
   return found;
 }
 
@@ -59,6 +63,7 @@ void register_moments(py::module_& module) {
       .def_readonly("energy", &SummedMoments::energy, "sum w y_a^2 (d_out,).")
       .def_readonly("sizes", &SummedMoments::sizes,
                     "sum w S_jj S_kk z_l^2 (pairs, queries) with a Gram of chosen features; else empty.")
+      .def_readonly("finite", &SummedMoments::finite, "Whether all sums are.")
       .def_property_readonly(
           "roundings", [](const SummedMoments& found) { return std::make_pair(found.how.wide, found.how.narrow); },
           "Roundings that a summand of the Gram goes through, at most: in float64, and in float32.")

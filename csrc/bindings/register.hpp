@@ -12,6 +12,7 @@ void register_samples(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_many(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
+void register_normal_matrix(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);
 void register_triangular(pybind11::module_& module);
 void register_layer(pybind11::module_& module);

@@ -15,7 +15,8 @@ namespace {
 // A row of targets for every query: one a sequence (last), or one a token.
 void require_matching_targets(const Tokens& tokens, const Tokens& targets, Positions positions) {
   require(targets.count() == tokens.count(), "targets: as many sequences as tokens are needed");
-  for (std::int64_t i = 0; i < tokens.count(); ++i) {
+  const std::int64_t different = tokens.is_dense() && targets.is_dense() ? 1 : tokens.count();
+  for (std::int64_t i = 0; i < different; ++i) {
     require(targets[i].length == (positions == Positions::last ? 1 : tokens[i].length),
             "targets: one row a query is needed");
   }

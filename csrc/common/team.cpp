@@ -1,94 +1,117 @@
 #include "team.hpp"
 
+#include <chrono>
+#include <memory>
 #include <system_error>
 #include <thread>
-#include <vector>
+#include <utility>
 
 namespace linattn {
 
-void Team::run(int threads, const std::function<void(Team&, int rank)>& body) {
-  Team team;
-  const auto member = [&](int rank) {
-    try {
-      body(team, rank);
-    } catch (const Stop&) {
-    } catch (...) {
-      team.record_failure();
-    }
-    team.leave();
-  };
-  const auto wait_for_start = [&] {
-    std::unique_lock<std::mutex> lock(team.mutex_);
-    team.changed_.wait(lock, [&] { return team.started_; });
-  };
+namespace {
 
-  std::vector<std::thread> others;
-  others.reserve(static_cast<std::size_t>(threads > 1 ? threads - 1 : 0));
+// Bits of Shared::next for the task; the others count calls of for_each().
+constexpr int task_bits = 36;
+constexpr std::uint64_t task_mask = (std::uint64_t{1} << task_bits) - 1;
+
+// How long a thread looks for the end of the others' tasks before it sleeps: about what falling asleep and waking up
+// takes, so that at most as much is lost as is gained.
+constexpr std::chrono::microseconds looking{20};
+
+}  // namespace
+
+void Team::run(int threads, const std::function<void(Team&, int rank)>& body) {
+  const auto shared = std::make_shared<Shared>();
   for (int rank = 1; rank < threads; ++rank) {
     try {
-      others.emplace_back([&, rank] {
-        wait_for_start();
-        member(rank);
-      });
+      std::thread([shared, &body, rank] {
+        {
+          const std::lock_guard<std::mutex> lock(shared->mutex);
+          if (shared->over) return;  // body is gone
+          ++shared->inside;
+        }
+        take_part(*shared, body, rank);
+        const std::lock_guard<std::mutex> lock(shared->mutex);
+        --shared->inside;
+        shared->changed.notify_all();
+      }).detach();
     } catch (const std::system_error&) {
       break;
     }
   }
-  {
-    const std::lock_guard<std::mutex> lock(team.mutex_);
-    team.size_ = static_cast<int>(others.size()) + 1;
-    team.started_ = true;
+  take_part(*shared, body, 0);
+  std::unique_lock<std::mutex> lock(shared->mutex);
+  shared->over = true;
+  shared->changed.wait(lock, [&] { return shared->inside == 0; });
+  // Not left to a thread that is late, which may not destroy what belongs to the caller
+  if (const std::exception_ptr failure = std::exchange(shared->failure, nullptr)) std::rethrow_exception(failure);
+}
+
+void Team::take_part(Shared& shared, const std::function<void(Team&, int rank)>& body, int rank) {
+  try {
+    Team team(shared);
+    body(team, rank);
+  } catch (const Stop&) {
+  } catch (...) {
+    shared.record_failure();
   }
-  team.changed_.notify_all();
-  member(0);
-  for (std::thread& thread : others) thread.join();
-  if (team.failure_) std::rethrow_exception(team.failure_);
 }
 
 void Team::for_each(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  try {
-    while (!failed()) {
-      const std::int64_t index = next_.fetch_add(1);
-      if (index >= count) break;
-      task(index);
+  if (count > 0) {
+    try {
+      for (std::int64_t index = 0; !failed() && take(count, index);) {
+        task(index);
+        if (shared_.done.fetch_add(1) + 1 == count) finish();
+      }
+    } catch (...) {
+      shared_.record_failure();
     }
-  } catch (...) {
-    record_failure();
-  }
-  barrier();
-  if (failed()) throw Stop{};
-}
-
-void Team::barrier() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const std::uint64_t generation = generation_;
-  if (++waiting_ == size_) {
-    release(lock);
-  } else {
-    changed_.wait(lock, [&] { return generation_ != generation; });
+    wait();
+    if (failed()) throw Stop{};
+    ++phase_;
   }
 }
 
-// Resets the task counter and lets the waiting threads go.
-void Team::release(std::unique_lock<std::mutex>& lock) {
-  waiting_ = 0;
-  next_.store(0);
-  ++generation_;
-  lock.unlock();
-  changed_.notify_all();
+// Takes the next task of this thread's for_each(); false where there is none left.
+bool Team::take(std::int64_t count, std::int64_t& index) {
+  std::uint64_t next = shared_.next.load();
+  do {
+    index = static_cast<std::int64_t>(next & task_mask);
+    if (next >> task_bits != phase_ || index >= count) return false;
+  } while (!shared_.next.compare_exchange_weak(next, next + 1));
+  return true;
 }
 
-// A thread that has finished or failed no longer counts, so those still at a barrier do not wait for it.
-void Team::leave() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  --size_;
-  if (waiting_ > 0 && waiting_ == size_) release(lock);
+bool Team::finished() const { return shared_.next.load() >> task_bits > phase_; }
+
+// All tasks are done: begins the next for_each(), and lets the waiting threads go.
+void Team::finish() {
+  shared_.done.store(0);
+  {
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    shared_.next.store((phase_ + 1) << task_bits);
+  }
+  shared_.changed.notify_all();
 }
 
-void Team::record_failure() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_) failure_ = std::current_exception();
-  failed_.store(true);
+void Team::wait() {
+  if (finished() || failed()) return;
+  const auto end = std::chrono::steady_clock::now() + looking;
+  while (std::chrono::steady_clock::now() < end) {
+    if (finished() || failed()) return;
+  }
+  std::unique_lock<std::mutex> lock(shared_.mutex);
+  shared_.changed.wait(lock, [&] { return finished() || failed(); });
+}
+
+void Team::Shared::record_failure() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!failure) failure = std::current_exception();
+    failed.store(true);
+  }
+  changed.notify_all();
 }
 
 }  // namespace linattn

@@ -185,23 +185,33 @@ class GroupGenerator {
 // Unwinds a thread whose result nobody will see.
 struct Interrupted {};
 
-// Calls body(first, count, tick) for groups of sequences, shared out among threads, each thread with a state of its
-// own; body calls tick() now and then, which throws to stop it.
+// Coordinates of tokens that a thread takes at a time: fewer, and threads wait for each other's counters, and each asks
+// for tokens ahead that another will read.
+constexpr std::int64_t numbers_at_once = std::int64_t{1} << 16;
+
+// Calls body(first, count, tick) for groups of sequences, with so many numbers in all, shared out among threads, each
+// thread with a state of its own; body calls tick() now and then, which throws to stop it.
 template <typename MakeBody>
-void for_each_group(std::int64_t count, int threads, const Monitor& monitor, const MakeBody& make_body) {
+void for_each_group(std::int64_t count, std::int64_t numbers, int threads, const Monitor& monitor,
+                    const MakeBody& make_body) {
   const std::int64_t groups = (count + group_samples - 1) / group_samples;
+  const std::int64_t at_once = std::clamp<std::int64_t>(numbers_at_once * groups / numbers, 1,
+                                                        std::max<std::int64_t>(1, groups / (4 * threads)));
+  const std::int64_t tasks = (groups + at_once - 1) / at_once;
   std::atomic<std::int64_t> done{0};
-  Team::run(static_cast<int>(std::min<std::int64_t>(threads, groups)), [&](Team& team, int rank) {
+  Team::run(static_cast<int>(std::min<std::int64_t>(threads, tasks)), [&](Team& team, int rank) {
     auto body = make_body();
-    team.for_each(groups, [&](std::int64_t group) {
-      const std::int64_t first = group * group_samples;
-      const std::int64_t in_group = std::min(group_samples, count - first);
-      // Long sequences: other threads stop when one has failed, the calling one looks after signals.
-      body(first, in_group, [&] {
-        if (team.failed()) throw Interrupted{};
-        if (rank == 0) monitor(done);
-      });
-      done += in_group;
+    team.for_each(tasks, [&](std::int64_t task) {
+      const std::int64_t begin = task * at_once * group_samples;
+      const std::int64_t end = std::min(count, begin + at_once * group_samples);
+      for (std::int64_t first = begin; first < end; first += group_samples) {
+        // Long sequences: other threads stop when one has failed, the calling one looks after signals.
+        body(first, std::min(group_samples, end - first), [&] {
+          if (team.failed()) throw Interrupted{};
+          if (rank == 0) monitor(done);
+        });
+      }
+      done += end - begin;
     });
   });
 }
@@ -210,7 +220,7 @@ void for_each_group(std::int64_t count, int threads, const Monitor& monitor, con
 
 void evaluate(const Kernels& kernels, const LayerFactory& make_layer, const Tokens& tokens, Positions positions,
               std::int64_t d_out, int threads, const Monitor& monitor, double* out) {
-  for_each_group(tokens.count(), threads, monitor,
+  for_each_group(tokens.count(), tokens.rows() * tokens.width(), threads, monitor,
                  [&] { return GroupEvaluator(kernels, make_layer(), tokens, positions, d_out, out); });
 }
 
@@ -219,7 +229,7 @@ void generate(const Kernels& kernels, const LayerFactory& make_layer, double* se
               const Monitor& monitor) {
   const Tokens prompts = Tokens::dense({sequences, start, d, 1}, Scalar::float64, count, d,
                                        /*sequence_stride=*/(start + steps) * d);
-  for_each_group(count, threads, monitor, [&] {
+  for_each_group(count, count * (start + steps) * d, threads, monitor, [&] {
     return GroupGenerator(kernels, make_layer(), prompts, sequences, start, start + steps, scale);
   });
 }

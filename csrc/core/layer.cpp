@@ -1,6 +1,7 @@
 #include "layer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "../common/block_sizes.hpp"
@@ -15,11 +16,16 @@ struct HeadMatrices {
   std::int64_t heads, d_out, d;
   std::vector<double> values, values_by_head;                   // V: (d_out, H d) and (H d_out, d)
   std::vector<double> queries, transposed_by_head, transposed;  // Q_h (H d, d); Q_h' as (H d, d) and as (d, H d)
+  std::vector<double> by_query;                                 // coefficients (d_out d, q); empty: not formed
 };
+
+// Multiply-adds that are done at once where they save others later: they take no longer than starting a thread.
+constexpr std::int64_t few_multiply_adds = std::int64_t{1} << 16;
 
 // Which way is cheapest depends on the number of queries to one S:
 //   one            y = [V_1 .. V_H] (S Q_1 z; ..; S Q_H z)                          H (2 d^2 + d_out d) multiply-adds
 //   many           y = M z with M = sum_h (V_h S) Q_h                              2 H d_out d^2 once, d_out d a query
+//   small d        the same, M[a,l] = sum_u C[a,(u,l)] s_u from the coefficients    d_out d q once, d_out d a query
 //   every prefix   M_t = M_(t-1) + sum_h (V_h z_t) (Q_h' z_t)', S is not needed     H (d^2 + 2 d_out d) + d_out d
 class HeadsLayer final : public Layer {
  public:
@@ -35,8 +41,12 @@ class HeadsLayer final : public Layer {
 
   void attend(const double* s, std::int64_t width, std::int64_t queries) override {
     s_ = s;
-    mapped_ = queries > d_out_;
-    if (mapped_) form_map(width);
+    const std::int64_t one = heads_ * (2 * d_ * d_ + d_out_ * d_), mapping = d_out_ * d_ * (pair_count(d_) + 1);
+    const bool expanded = !matrices_->by_query.empty();
+    mapped_ = queries > d_out_ || (expanded && mapping < one + one / 8);  // one product is faster than three
+    if (!mapped_) return;
+    if (!expanded) return form_map(width);
+    kernels_.apply(matrices_->by_query.data(), d_out_ * d_, pair_count(d_), s, width, map_.data());
   }
 
   const double* map() const override { return mapped_ ? map_.data() : nullptr; }
@@ -115,12 +125,43 @@ class CoefficientLayer final : public Layer {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+double largest_magnitude(const double* numbers, std::int64_t count) {
+  double largest = 0.0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(numbers[i]));
+  return largest;
+}
+
+// C[a,(j,k),l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l], the second where j < k: (d_out d, q). Empty where M is
+// formed from heads with fewer multiply-adds, this would take long, or products of heads alone leave the range of
+// numbers.
+std::vector<double> expanded(const double* v, const double* q, std::int64_t heads, std::int64_t d_out, std::int64_t d) {
+  const std::int64_t pairs = pair_count(d), entries = d_out * d * pairs;
+  if (pairs >= 2 * heads * d || entries > few_multiply_adds / (2 * heads)) return {};
+  const double largest = largest_magnitude(v, heads * d_out * d) * largest_magnitude(q, heads * d * d);
+  if (!(largest > 1e-200 && largest < 1e200)) return {};
+  std::vector<double> by_query(size(entries));
+  for (std::int64_t a = 0; a < d_out; ++a) {
+    for (Pair pair{0, 0}; pair.j < d; pair = next_pair(pair, d)) {
+      double* const entry = by_query.data() + a * d * pairs + pair_index(pair.j, pair.k, d);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const double *values = v + (h * d_out + a) * d, *queries = q + h * d * d;
+        const double left = values[pair.j], right = pair.j < pair.k ? values[pair.k] : 0.0;
+        for (std::int64_t l = 0; l < d; ++l) {
+          entry[l * pairs] += left * queries[pair.k * d + l] + right * queries[pair.j * d + l];
+        }
+      }
+    }
+  }
+  return by_query;
+}
+
 }  // namespace
 
 LayerFactory layer_from_heads(const Kernels& kernels, const double* v, const double* q, std::int64_t heads,
                               std::int64_t d_out, std::int64_t d) {
   auto matrices = std::make_shared<HeadMatrices>();
-  *matrices = {heads, d_out, d, {}, {v, v + heads * d_out * d}, {q, q + heads * d * d}, {}, {}};
+  *matrices = {
+      heads, d_out, d, {}, {v, v + heads * d_out * d}, {q, q + heads * d * d}, {}, {}, expanded(v, q, heads, d_out, d)};
   matrices->values.resize(size(d_out * heads * d));
   matrices->transposed_by_head.resize(size(heads * d * d));
   matrices->transposed.resize(size(heads * d * d));

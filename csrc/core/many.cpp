@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "../common/index.hpp"
 #include "../common/team.hpp"
 #include "moments.hpp"
+#include "normal_equations.hpp"
 #include "triangular.hpp"
 
 namespace linattn {
@@ -20,6 +22,10 @@ constexpr std::int64_t blocked_features = 128;
 
 // Mean squares of features beyond which products have lost digits to underflow, or may overflow.
 constexpr double smallest = 1e-280, largest = 1e280;
+
+// Mean squared error, relative to the targets', below which it is computed from the data: from moments it is the
+// difference of two larger numbers.
+constexpr double cancelled = 1e-6;
 
 // Where each entry of the upper triangle of Lambda lies in the compact Gram, row by row.
 std::vector<std::int64_t> places_of(const Samples& data) {
@@ -45,53 +51,64 @@ std::vector<std::int64_t> places_of(const Samples& data) {
   return places;
 }
 
-// target[i] -= factor * row[i]
-void subtract(std::int64_t count, double factor, const double* row, double* target) {
-  for (std::int64_t i = 0; i < count; ++i) target[i] -= factor * row[i];
-}
-
-// One problem at a time: the sums, the matrix, and its factor. One per thread.
+// One problem after the other: the sums, the matrix, and its factor. One per thread; `data` holds the problem at hand.
 class SmallProblem {
  public:
-  SmallProblem(const Kernels& kernels, const Samples& shape, const std::vector<std::int64_t>& places)
+  SmallProblem(const Kernels& kernels, const Samples& data, double weight, const std::vector<std::int64_t>& places)
       : kernels_(kernels),
+        data_(data),
+        weight_(weight),
         places_(places),
-        p_(shape.pairs() * shape.queries()),
-        gram_(static_cast<std::size_t>(gram_size(shape))),
-        cross_(static_cast<std::size_t>(shape.d_out() * p_)),
-        energy_(static_cast<std::size_t>(shape.d_out())),
-        upper_(static_cast<std::size_t>(p_ * p_)),
-        inverse_(static_cast<std::size_t>(p_ * p_)),
+        p_(data.pairs() * data.queries()),
+        stride_((p_ + most_lanes - 1) / most_lanes * most_lanes),
+        moments_(kernels, data),
+        gram_(static_cast<std::size_t>(gram_size(data))),
+        cross_(static_cast<std::size_t>(data.d_out() * p_)),
+        energy_(static_cast<std::size_t>(data.d_out())),
+        gradient_(cross_.size()),
+        upper_(p_ * stride_),
+        inverse_(p_ * stride_),
+        reciprocals_(stride_),
+        x_(stride_),
         scale_(static_cast<std::size_t>(p_)),
         sums_(static_cast<std::size_t>(p_)) {}
 
-  // The condition number, bounded from above.
-  double solve(const Samples& data, double weight, double alpha, double* C, double* energy, double* explained) {
+  // C (d_out x p), the mean of ||y||^2 and of ||C h - y||^2. Returns the condition number, bounded from above.
+  double solve(double alpha, double* C, double* energy, double* error) {
     std::fill(gram_.begin(), gram_.end(), 0.0);
     std::fill(cross_.begin(), cross_.end(), 0.0);
     std::fill(energy_.begin(), energy_.end(), 0.0);
-    const MomentSums sums{gram_.data(), cross_.data(), energy_.data()};
-    accumulate_moments(kernels_, data, Precision::float64, 1, [](std::int64_t) {}, sums);
+    moments_.add({gram_.data(), cross_.data(), energy_.data()});
     *energy = 0;
-    for (const double each : energy_) *energy += each / weight;
-    form(weight, alpha);
+    for (const double each : energy_) *energy += each / weight_;
+    *error = *energy;
+    form(alpha);
     if (!visible_ || !factorise()) return std::numeric_limits<double>::infinity();
-    const double condition = norm_ * squared_inverse();
-    *explained = 0;
-    const std::int64_t q = data.pairs(), k = data.queries();
-    for (std::int64_t a = 0; a < data.d_out(); ++a) {
-      double* const x = C + a * p_;
+    const double condition =
+        norm_ * kernels_.squared_inverse(upper_.data(), reciprocals_.data(), p_, stride_, inverse_.data());
+    const std::int64_t q = data_.pairs(), k = data_.queries();
+    double explained = 0, ridge = 0;
+    for (std::int64_t a = 0; a < data_.d_out(); ++a) {
       const double* const b = cross_.data() + a * p_;  // (k, q)
+      double* const x = x_.data();
       for (std::int64_t u = 0; u < q; ++u) {
         for (std::int64_t l = 0; l < k; ++l) x[u * k + l] = b[l * q + u] * scale_[at(u * k + l)];
       }
-      substitute(x);
-      for (std::int64_t i = 0; i < p_; ++i) x[i] *= scale_[at(i)];
+      kernels_.solve_small(upper_.data(), reciprocals_.data(), p_, stride_, x);
       double sum = 0;
       for (std::int64_t u = 0; u < q; ++u) {
-        for (std::int64_t l = 0; l < k; ++l) sum += x[u * k + l] * b[l * q + u];
+        for (std::int64_t l = 0; l < k; ++l) {
+          const std::int64_t i = u * k + l;
+          const double entry = C[a * p_ + i] = x[i] * scale_[at(i)];
+          sum += entry * b[l * q + u];
+          ridge += entry * entry;
+        }
       }
-      *explained += sum / weight;
+      explained += sum / weight_;
+    }
+    *error -= explained + alpha * ridge;
+    if (!(*error > cancelled * *energy) && condition < std::numeric_limits<double>::infinity()) {
+      *error = error_on_data(C);
     }
     return condition;
   }
@@ -99,17 +116,26 @@ class SmallProblem {
  private:
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
+  // The mean of ||C h - y||^2, sample by sample.
+  double error_on_data(const double* C) {
+    if (!store_) store_.emplace(kernels_, data_, /*keep=*/false);
+    residual_gradient(*store_, C, 1, [](std::int64_t) {}, gradient_.data(), energy_.data());
+    double sum = 0;
+    for (const double each : energy_) sum += each;
+    return sum / weight_;
+  }
+
   // A = D (W Lambda + W alpha I) D with W the weight, its upper triangle, and its largest row sum.
-  void form(double weight, double alpha) {
+  void form(double alpha) {
     const std::int64_t* place = places_.data();
     bool seen = false;
     visible_ = true;
     for (std::int64_t i = 0; i < p_; ++i) {
-      double* const row = upper_.data() + i * p_;
+      double* const row = upper_.data() + i * stride_;
       for (std::int64_t j = i; j < p_; ++j) row[j] = gram_[at(*place++)];
-      if (row[i] > 0 && !(row[i] > smallest * weight && row[i] < largest)) visible_ = false;
+      if (row[i] > 0 && !(row[i] > smallest * weight_ && row[i] < largest)) visible_ = false;
       seen = seen || row[i] > 0;
-      row[i] += alpha * weight;
+      row[i] += alpha * weight_;
       int exponent = 0;
       std::frexp(row[i], &exponent);
       scale_[at(i)] = std::ldexp(1.0, -(exponent >> 1));  // a power of two rounds nothing
@@ -117,87 +143,47 @@ class SmallProblem {
     visible_ = visible_ && seen;
     std::fill(sums_.begin(), sums_.end(), 0.0);
     for (std::int64_t i = 0; i < p_; ++i) {
-      double* const row = upper_.data() + i * p_;
+      double* const row = upper_.data() + i * stride_;
+      std::fill(row + i / most_lanes * most_lanes, row + i, 0.0);
       const double own = scale_[at(i)];
-      for (std::int64_t j = i; j < p_; ++j) row[j] *= own * scale_[at(j)];
       double sum = 0;
-      for (std::int64_t j = i; j < p_; ++j) sum += std::abs(row[j]);
-      sums_[at(i)] += sum;
-      for (std::int64_t j = i + 1; j < p_; ++j) sums_[at(j)] += std::abs(row[j]);
+      for (std::int64_t j = i; j < p_; ++j) {
+        row[j] *= own * scale_[at(j)];
+        const double size = std::abs(row[j]);
+        sums_[at(j)] += size;
+        sum += size;
+      }
+      sums_[at(i)] += sum - std::abs(row[i]);
     }
     norm_ = *std::max_element(sums_.begin(), sums_.end());
   }
 
   // U in the place of A; false where a pivot is not positive.
   bool factorise() {
-    if (p_ >= blocked_features) return factorise_in_blocks();
-    for (std::int64_t k = 0; k < p_; ++k) {
-      double* const row = upper_.data() + k * p_;
-      if (!(row[k] > 0)) return false;
-      const double pivot = 1 / std::sqrt(row[k]);
-      for (std::int64_t j = k; j < p_; ++j) row[j] *= pivot;
-      for (std::int64_t i = k + 1; i < p_; ++i) subtract(p_ - i, row[i], row + i, upper_.data() + i * p_ + i);
+    if (p_ < blocked_features) return kernels_.factor_small(upper_.data(), p_, stride_, reciprocals_.data()) == p_;
+    double* const lower = inverse_.data();  // p x p
+    for (std::int64_t i = 0; i < p_; ++i) {
+      for (std::int64_t j = i; j < p_; ++j) lower[j * p_ + i] = upper_.data()[i * stride_ + j];
+    }
+    if (factor_cholesky(kernels_, lower, p_, 1, [](std::int64_t) {}) != 0) return false;
+    for (std::int64_t i = 0; i < p_; ++i) {
+      for (std::int64_t j = i; j < p_; ++j) upper_.data()[i * stride_ + j] = lower[j * p_ + i];
+      reciprocals_.data()[i] = 1 / lower[i * p_ + i];
     }
     return true;
-  }
-
-  bool factorise_in_blocks() {
-    for (std::int64_t i = 0; i < p_; ++i) {
-      for (std::int64_t j = i + 1; j < p_; ++j) upper_[at(j * p_ + i)] = upper_[at(i * p_ + j)];
-    }
-    if (factor_cholesky(kernels_, upper_.data(), p_, 1, [](std::int64_t) {}) != 0) return false;
-    for (std::int64_t i = 0; i < p_; ++i) {
-      for (std::int64_t j = i + 1; j < p_; ++j) upper_[at(i * p_ + j)] = upper_[at(j * p_ + i)];
-    }
-    return true;
-  }
-
-  // ||U^-1||_F^2: the rows of U^-1 from the last one up.
-  double squared_inverse() {
-    double total = 0;
-    for (std::int64_t i = p_ - 1; i >= 0; --i) {
-      double* const row = inverse_.data() + i * p_;
-      std::fill(row + i, row + p_, 0.0);
-      row[i] = 1;
-      const double* const factors = upper_.data() + i * p_;
-      for (std::int64_t k = i + 1; k < p_; ++k) subtract(p_ - k, factors[k], inverse_.data() + k * p_ + k, row + k);
-      const double pivot = 1 / factors[i];
-      double sums[4] = {};
-      std::int64_t j = i;
-      for (; j + 4 <= p_; j += 4) {
-        for (int part = 0; part < 4; ++part) {
-          const double entry = row[j + part] *= pivot;
-          sums[part] += entry * entry;
-        }
-      }
-      for (; j < p_; ++j) {
-        row[j] *= pivot;
-        sums[0] += row[j] * row[j];
-      }
-      total += (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    }
-    return total;
-  }
-
-  // x becomes A^-1 x.
-  void substitute(double* x) const {
-    for (std::int64_t i = 0; i < p_; ++i) {
-      const double* const row = upper_.data() + i * p_;
-      x[i] /= row[i];
-      subtract(p_ - i - 1, x[i], row + i + 1, x + i + 1);
-    }
-    for (std::int64_t i = p_ - 1; i >= 0; --i) {
-      const double* const row = upper_.data() + i * p_;
-      double sum = x[i];
-      for (std::int64_t j = i + 1; j < p_; ++j) sum -= row[j] * x[j];
-      x[i] = sum / row[i];
-    }
   }
 
   const Kernels& kernels_;
+  const Samples& data_;
+  double weight_;
   const std::vector<std::int64_t>& places_;
-  std::int64_t p_;
-  std::vector<double> gram_, cross_, energy_, upper_, inverse_, scale_, sums_;
+  std::int64_t p_, stride_;
+  SerialMoments moments_;
+  std::optional<SampleStore> store_;
+  std::vector<double> gram_, cross_, energy_, gradient_;
+  Buffer upper_, inverse_;  // p rows of `stride`
+  Buffer reciprocals_, x_;  // of the pivots; one right-hand side
+  std::vector<double> scale_, sums_;
   double norm_ = 0;
   bool visible_ = true;
 };
@@ -206,22 +192,23 @@ class SmallProblem {
 
 void solve_many(const Kernels& kernels, const Samples& all, std::int64_t problems, const double* alphas, int threads,
                 const Monitor& monitor, const ManyFits& out) {
-  const std::int64_t count = all.tokens.count() / problems, d = all.d(), d_out = all.d_out();
+  const std::int64_t count = all.tokens.count() / problems, d_out = all.d_out();
   const std::int64_t p = all.pairs() * all.queries();
-  const Sequence first = all.tokens[0], first_target = (*all.targets)[0];
-  const double weight = static_cast<double>(all.positions == Positions::last ? count : count * first.length);
+  const double weight = static_cast<double>(all.positions == Positions::last ? count : count * all.tokens[0].length);
   const std::vector<std::int64_t> places = places_of(all);
   std::atomic<std::int64_t> done{0};
   Team::run(static_cast<int>(std::min<std::int64_t>(threads, problems)), [&](Team& team, int rank) {
-    SmallProblem small(kernels, all, places);
+    const auto tokens_of = [&](const Tokens& of, std::int64_t b) {
+      const Sequence one = of[b * count];
+      return Tokens::dense(one, of.scalar(), count, of.width(), one.length * one.row_stride);
+    };
+    Tokens tokens = tokens_of(all.tokens, 0), targets = tokens_of(*all.targets, 0);
+    const Samples data{tokens, &targets, nullptr, all.positions, all.selection};
+    SmallProblem small(kernels, data, weight, places);
     team.for_each(problems, [&](std::int64_t b) {
-      const Tokens tokens =
-          Tokens::dense(all.tokens[b * count], all.tokens.scalar(), count, d, first.length * first.row_stride);
-      const Tokens targets = Tokens::dense((*all.targets)[b * count], all.targets->scalar(), count, d_out,
-                                           first_target.length * first_target.row_stride);
-      const Samples data{tokens, &targets, nullptr, all.positions, all.selection};
-      out.condition[b] =
-          small.solve(data, weight, alphas[b], out.coefficients + b * d_out * p, out.energy + b, out.explained + b);
+      tokens = tokens_of(all.tokens, b);
+      targets = tokens_of(*all.targets, b);
+      out.condition[b] = small.solve(alphas[b], out.coefficients + b * d_out * p, out.energy + b, out.error + b);
       const std::int64_t so_far = ++done;
       if (rank == 0) monitor(so_far);
     });

@@ -19,7 +19,7 @@ namespace linattn {
 struct ManyFits {
   double* coefficients;  // problems x d_out x features; undefined where the condition is infinite
   double* energy;        // problems: mean of ||y||^2
-  double* explained;     // problems: <C, mean y h'>, of which energy - explained - alpha ||C||^2 is the error
+  double* error;         // problems: mean of ||C h - y||^2, from the data where the difference of moments would cancel
   double* condition;     // problems: an upper bound; infinity where a pivot is not positive, or squares underflow
 };
 

@@ -198,7 +198,7 @@ struct Work {
   std::atomic<bool>& underflow;
 
   std::int64_t pairs() const { return data.formed_pairs(); }
-  std::int64_t blocks() const { return BlockFiller(kernels, data, precision).blocks(); }
+  std::int64_t blocks() const { return (data.samples() + block_samples - 1) / block_samples; }
 };
 
 // Roundings of a summand in a block: s_u s_v, w z_l, that times z_m, and the product of both, where it is not fused
@@ -269,6 +269,17 @@ struct SlabWorker {
         carry(work.pairs()),
         next(work.pairs()) {}
 
+  // sums += block b; `first` says that it does not follow the block before.
+  void add(const Work& work, std::int64_t b, bool first, const MomentSums& sums) {
+    if (first) filler.carry_into(b, carry.data());
+    filler.fill(block, b);
+    carry_over(block, filler.block_size(b), work.pairs(), carry.data(), next.data());
+    filler.finish(block, block.continues ? carry.data() : nullptr);
+    std::swap(carry, next);
+    for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, sums);
+    add_energy(block, sums.energy);
+  }
+
   const UnderflowWatch watch;
   BlockFiller filler;
   SampleBlock block;
@@ -289,21 +300,35 @@ std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums
        {sums.energy, work.data.d_out()}},
       [&] { return SlabWorker(work); },
       [&](SlabWorker& worker, std::int64_t b, bool first, double* own) {
-        auto& [watch, filler, block, rows, carry, next] = worker;
         double* const sizes = own + gram_entries + cross_entries;
-        const MomentSums into{own, own + gram_entries, sizes + size_entries, sizes};
-        if (first) filler.carry_into(b, carry.data());
-        filler.fill(block, b);
-        carry_over(block, filler.block_size(b), work.pairs(), carry.data(), next.data());
-        filler.finish(block, block.continues ? carry.data() : nullptr);
-        std::swap(carry, next);
-        for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, into);
-        add_energy(block, into.energy);
+        worker.add(work, b, first, {own, own + gram_entries, sizes + size_entries, sizes});
       });
   return slab_additions(work.blocks(), slabs);
 }
 
 }  // namespace
+
+struct SerialMoments::Parts {
+  Parts(const Kernels& kernels, const Samples& data)
+      : product(kernels, data, Precision::float64, /*with_gram=*/true, /*with_sizes=*/false),
+        work{kernels, data, Precision::float64, monitor, product, underflow},
+        worker(work) {}
+
+  std::atomic<bool> underflow{false};
+  const Monitor monitor;
+  const MomentProduct product;
+  const Work work;
+  SlabWorker worker;
+};
+
+SerialMoments::SerialMoments(const Kernels& kernels, const Samples& data)
+    : parts_(std::make_unique<Parts>(kernels, data)) {}
+
+SerialMoments::~SerialMoments() = default;
+
+void SerialMoments::add(const MomentSums& sums) {
+  for (std::int64_t b = 0; b < parts_->work.blocks(); ++b) parts_->worker.add(parts_->work, b, b == 0, sums);
+}
 
 std::int64_t gram_size(const Samples& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "../common/monitor.hpp"
 #include "../common/sums.hpp"
@@ -36,5 +37,18 @@ std::int64_t gram_size(const Samples& data);
 // Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
 Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
                              const Monitor& monitor, const MomentSums& sums);
+
+// The same in float64 for one problem after the other: `data` stays, and its tokens and targets are replaced by others
+// of the same shapes. What is set up for a problem serves the next. Works on the thread that makes it.
+class SerialMoments {
+ public:
+  SerialMoments(const Kernels& kernels, const Samples& data);
+  ~SerialMoments();
+  void add(const MomentSums& sums);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
 
 }  // namespace linattn

@@ -143,6 +143,14 @@ void BlockFiller::fill(SampleBlock& block, std::int64_t b) {
   weigh(block);
 }
 
+void BlockFiller::weights_of(std::int64_t first, std::int64_t count, double* weights) const {
+  if (data_.weights != nullptr) {
+    std::copy_n(data_.weights + first, count, weights);
+  } else {
+    std::fill_n(weights, count, 1.0);
+  }
+}
+
 void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t count) {
   group_.select(first, count);
   group_.last_tokens(block.z.data(), block_stride);
@@ -154,13 +162,11 @@ void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t
     group_.second_moments(block.s.data(), block_stride);
   }
   if (data_.targets != nullptr) {
-    target_rows_.clear();
-    for (std::int64_t i = 0; i < count; ++i) target_rows_.push_back((*data_.targets)[first + i]);
+    target_rows_.resize(static_cast<std::size_t>(count));
+    data_.targets->copy(first, first + count, target_rows_.data());
     gather_rows(kernels_, data_.targets->scalar(), target_rows_, data_.d_out(), block.y.data(), block_stride);
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
-  }
+  weights_of(first, count, block.weights.data());
 }
 
 void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t count) {
@@ -170,9 +176,7 @@ void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t 
   } else {
     group_.moments_with_targets(block.s.data(), block.targets.data(), block.y.data(), block_stride);
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    block.weights.data()[i] = data_.weights != nullptr ? data_.weights[first + i] : 1.0;
-  }
+  weights_of(first, count, block.weights.data());
 }
 
 // Columns are consecutive tokens, sequence after sequence; S is a running sum that starts anew with each sequence.

@@ -89,6 +89,8 @@ class BlockFiller {
   void fill_last(SampleBlock& block, std::int64_t first, std::int64_t count);
   void fill_all(SampleBlock& block, std::int64_t first, std::int64_t count);
   void fill_causal(SampleBlock& block, std::int64_t first, std::int64_t count);
+  // Of sequences first .. first + count.
+  void weights_of(std::int64_t first, std::int64_t count, double* weights) const;
   void weigh(SampleBlock& block);
   void choose_weighted(SampleBlock& block);
   void pack(SampleBlock& block);

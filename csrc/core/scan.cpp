@@ -25,6 +25,19 @@ bool sequence_is_finite(const Sequence& sequence, std::int64_t d) {
 
 }  // namespace
 
+bool are_finite(const double* values, std::int64_t count, int threads) {
+  constexpr std::int64_t at_once = 1 << 16;
+  const std::int64_t tasks = (count + at_once - 1) / at_once;
+  std::atomic<bool> finite{true};
+  Team::run(static_cast<int>(std::min<std::int64_t>(threads, tasks / 4)), [&](Team& team, int) {
+    team.for_each(tasks, [&](std::int64_t task) {
+      const std::int64_t first = task * at_once;
+      if (finite && !all_finite(values + first, std::min(at_once, count - first))) finite = false;
+    });
+  });
+  return finite;
+}
+
 std::int64_t first_non_finite(const Tokens& tokens, int threads) {
   const std::int64_t at_once = std::max<std::int64_t>(1, (1 << 16) * tokens.count() / (tokens.rows() * tokens.width()));
   const std::int64_t tasks = (tokens.count() + at_once - 1) / at_once;

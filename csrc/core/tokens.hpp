@@ -46,6 +46,9 @@ class Tokens {
   std::int64_t width() const { return width_; }
   Scalar scalar() const { return scalar_; }
 
+  // All of one length, known without a look at each.
+  bool is_dense() const { return sequences_.empty() && offsets_ == nullptr; }
+
   Sequence operator[](std::int64_t i) const {
     if (!sequences_.empty()) return sequences_[static_cast<std::size_t>(i)];
     if (offsets_ != nullptr) {
@@ -57,7 +60,7 @@ class Tokens {
 
   // Sequences first .. last, one after the other.
   void copy(std::int64_t first, std::int64_t last, Sequence* out) const {
-    if (sequences_.empty() && offsets_ == nullptr) {  // most are dense, and short sequences many
+    if (is_dense()) {  // most are, and short sequences many
       for (std::int64_t i = first; i < last; ++i) {
         *out++ = {advance(i * sequence_stride_), first_.length, first_.row_stride, first_.column_stride};
       }
@@ -76,7 +79,7 @@ class Tokens {
 
   // The sequence that holds a row.
   std::int64_t sequence_of(std::int64_t row) const {
-    if (sequences_.empty() && offsets_ == nullptr) return row / first_.length;
+    if (is_dense()) return row / first_.length;
     const std::int64_t* starts = sequences_.empty() ? offsets_ : row_starts_.data();
     return std::upper_bound(starts, starts + count_ + 1, row) - starts - 1;
   }

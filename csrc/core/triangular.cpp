@@ -1,6 +1,7 @@
 #include "triangular.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "../common/block_sizes.hpp"
@@ -188,6 +189,25 @@ void subtract_product(const Kernels& kernels, const double* left, std::int64_t c
   kernels.float64.multiply(left, count, right, columns, samples, nullptr, nullptr, nullptr, targets);
 }
 
+// Rows from which packed products are faster than readings of L for `abreast` of them.
+constexpr std::int64_t many_rows = 2 * abreast;
+
+// A few rows (count x n), `abreast` of them at a time.
+void solve_few(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,
+               std::int64_t count) {
+  const Buffer x(n * abreast);
+  for (std::int64_t first = 0; first < count; first += abreast, rows += n * abreast) {
+    const std::int64_t taken = std::min(abreast, count - first);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t c = 0; c < taken; ++c) x.data()[i * abreast + c] = rows[c * n + i];
+    }
+    (side == Side::lower ? kernels.solve_lower : kernels.solve_upper)(factor, n, x.data());
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t c = 0; c < taken; ++c) rows[c * n + i] = x.data()[i * abreast + c];
+    }
+  }
+}
+
 }  // namespace
 
 // Small matrices have fewer, because the diagonal triangle of a block is one thread's work.
@@ -199,7 +219,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
   DiagonalTriangle triangle(kernels, columns);
   const std::int64_t below_first = round_up(std::max<std::int64_t>(n - columns, 0), task_rows);
   const Buffer left(below_first * columns), right(below_first * columns);
-  std::int64_t failed = 0;
+  std::atomic<std::int64_t> failed{0};
   Team::run(useful_threads(n * n * n / 6, threads), [&](Team& team, int rank) {
     const Buffer rows(task_rows * block_stride);
     for (std::int64_t block = 0; block < n; block += columns) {
@@ -210,7 +230,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
         if (good < here) failed = block + good + 1;
       });
       if (failed != 0 || below == 0) return;
-      const std::int64_t samples = triangle.padded();
+      const std::int64_t samples = round_up(here, triangle_step);
       double* const rest = matrix + (block + here) * n + block;  // the rows below, from this block's columns on
       team.for_each((below + task_rows - 1) / task_rows, [&](std::int64_t task) {
         const std::int64_t first = task * task_rows, count = std::min(task_rows, below - first);
@@ -241,6 +261,7 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
 
 void solve_triangular(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,
                       std::int64_t count, int threads, const Monitor& monitor) {
+  if (count < many_rows) return solve_few(kernels, factor, n, side, rows, count);
   const TriangleRows source{factor, n, side == Side::transposed};
   const std::int64_t columns = block_columns(n), edge = chunk_edge(n);
   const std::int64_t tasks = (count + task_rows - 1) / task_rows;

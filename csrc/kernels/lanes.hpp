@@ -56,18 +56,6 @@ inline HalfLanes load_half(const float* source) {
   return __builtin_convertvector(*reinterpret_cast<const UnalignedHalfFloats*>(source), HalfLanes);
 }
 
-// A vector or half of one, of the kind of the first argument.
-inline Lanes zero_like(const Lanes&) { return Lanes{}; }
-inline HalfLanes zero_like(const HalfLanes&) { return HalfLanes{}; }
-template <typename T>
-inline Lanes load_like(const Lanes&, const T* source) {
-  return load(source);
-}
-template <typename T>
-inline HalfLanes load_like(const HalfLanes&, const T* source) {
-  return load_half(source);
-}
-
 inline void store(const Lanes& vector, double* out) { *reinterpret_cast<UnalignedLanes*>(out) = vector; }
 inline void store(const HalfLanes& half, double* out) { *reinterpret_cast<UnalignedHalf*>(out) = half; }
 
@@ -82,6 +70,36 @@ inline void store(const HalfLanes& half, double* out) { *reinterpret_cast<Unalig
 typedef long long LaneNumbers __attribute__((vector_size(LINATTN_VECTOR_BYTES)));
 #define LINATTN_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
 #endif
+
+// f(0), f(1), .. for every lane, and for half of them.
+#if LINATTN_VECTOR_BYTES == 16
+#define LINATTN_EACH_HALF(f) f(0)
+#define LINATTN_EACH_LANE(f) f(0), f(1)
+#elif LINATTN_VECTOR_BYTES == 32
+#define LINATTN_EACH_HALF(f) f(0), f(1)
+#define LINATTN_EACH_LANE(f) f(0), f(1), f(2), f(3)
+#else
+#define LINATTN_EACH_HALF(f) f(0), f(1), f(2), f(3)
+#define LINATTN_EACH_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#endif
+
+// Two halves as one vector, and the halves of one.
+inline Lanes join(const HalfLanes& lower, const HalfLanes& upper) {
+#if defined(__clang__) || __GNUC__ >= 12
+#define LINATTN_LANE(i) i
+  return __builtin_shufflevector(lower, upper, LINATTN_EACH_LANE(LINATTN_LANE));
+#else
+#define LINATTN_LANE(i) ((i) < lanes / 2 ? lower[(i) % (lanes / 2)] : upper[(i) % (lanes / 2)])
+  return Lanes{LINATTN_EACH_LANE(LINATTN_LANE)};
+#endif
+#undef LINATTN_LANE
+}
+template <int Number>
+inline HalfLanes half_of(const Lanes& vector) {
+#define LINATTN_LANE(i) vector[(i) + Number * lanes / 2]
+  return HalfLanes{LINATTN_EACH_HALF(LINATTN_LANE)};
+#undef LINATTN_LANE
+}
 
 // rows[i][j] -> rows[j][i] for a square of lanes x lanes: interleave ever larger pieces of two rows.
 #if LINATTN_VECTOR_BYTES == 16

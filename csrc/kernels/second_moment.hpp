@@ -100,7 +100,7 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     const std::int64_t count = lane < in.count ? least(lanes, in.count - lane) : 0;
     if (d_out == 0 && in.pairs == nullptr &&
-        by_tokens(in.tokens + lane, in.token_scalar, count, in.known - lane, d, scratch, s + lane, stride)) {
+        by_tokens(in.tokens + lane, in.token_scalar, count, d, scratch, s + lane, stride)) {
       continue;
     }
     std::int64_t longest = 0;

@@ -25,11 +25,13 @@ namespace {
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+#include "side_by_side.hpp"
 
 #include "maps.hpp"
 #include "token_moments.hpp"
 
 #include "second_moment.hpp"
+#include "small_system.hpp"
 #include "triangle.hpp"
 
 }  // namespace
@@ -65,6 +67,15 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_triangle,
                        substitute,
                        unpack_panel,
+                       factor_small,
+                       squared_inverse,
+                       solve_small,
+                       solve_lower_abreast,
+                       solve_upper_abreast,
+                       multiply_lower_abreast,
+                       multiply_upper_abreast,
+                       inner_products_abreast,
+                       add_combination_abreast,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

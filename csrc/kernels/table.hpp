@@ -17,6 +17,8 @@ namespace linattn {
 constexpr std::int64_t sample_quantum = 16;
 // Doubles in the widest vector.
 constexpr std::int64_t most_lanes = 8;
+// Vectors that a triangle is applied to at once: the widest vector has one entry of each.
+constexpr std::int64_t abreast = most_lanes;
 // Vectors that multiply_adds works at side by side.
 constexpr int independent_vectors = 12;
 
@@ -143,6 +145,24 @@ struct Kernels {
   void (*substitute)(const double* columns, const double* reciprocals, std::int64_t width, double* x);
   // rows[i * stride + k] = packed[k * width + i], triangle_step numbers k.
   void (*unpack_panel)(const double* packed, std::int64_t width, double* rows, std::int64_t stride);
+
+  // Small systems A = U'U in rows of `stride` doubles, a multiple of most_lanes, zero past column n
+  // (kernels/small_system.hpp). factor_small returns the number of pivots before one that is not positive.
+  std::int64_t (*factor_small)(double* rows, std::int64_t n, std::int64_t stride, double* reciprocals);
+  // ||U^-1||_F^2; inverse has room for U^-1.
+  double (*squared_inverse)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride,
+                            double* inverse);
+  // x (stride doubles, zero from n on) becomes A^-1 x.
+  void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+
+  // x = L^-1 x, L'^-1 x, L x and L'x for `abreast` vectors, x (n x abreast), and L the lower triangle of factor (n x
+  // n).
+  using ApplyTriangle = void (*)(const double* factor, std::int64_t n, double* x);
+  ApplyTriangle solve_lower, solve_upper, multiply_lower, multiply_upper;
+  // out (abreast x abreast, aligned as rows are) = a'b for a and b (n x abreast).
+  void (*inner_products)(const double* a, const double* b, std::int64_t n, double* out);
+  // x += factor v H for x and v (n x abreast), H (abreast x abreast).
+  void (*add_combination)(const double* v, const double* H, double factor, std::int64_t n, double* x);
 
   // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);

@@ -1,133 +1,296 @@
-// S of sequences whose tokens lie side by side in memory, one sequence after the other: row j of S is the sum of z_t[j]
-// times the token itself, a vector of coordinates. Tokens are read in the order of memory and need no transposition,
-// which is what short tokens cost most; S, which is small, is transposed instead. Every entry is summed in the order,
-// and with the roundings, of the path for sequences of any form (second_moment.hpp).
+// S of sequences whose tokens lie side by side, straight from the caller's memory. A token is one vector of coordinates
+// x, or two, x and y, and the pairs of coordinates are in the products
+//
+//   x[i] x[(i + k) % width],   k = 0 .. width / 2     x with itself, rotated
+//   x[i] y[k],                 k = 0 .. width - 1     x with one number of y
+//
+// Tokens are read in the order of memory and need no transposition, which is what short tokens cost most; S, which is
+// small, is transposed instead. Every entry is summed in the order, and with the roundings, of the path for sequences
+// of any form (second_moment.hpp).
 
-// Tokens of at least `shortest_token` and at most `longest_token` coordinates: fewer would wait for each addition, more
-// do not fit the registers.
+// Tokens of at least `shortest_token` and at most `longest_token` coordinates: fewer leave most of a vector empty, the
+// sums of more do not fit the registers.
 constexpr std::int64_t shortest_token = 4, longest_token = 2 * lanes;
 constexpr std::int64_t fewest_tokens = 8;  // below, transposing S costs more than transposing the tokens
 
-// Row j of S has the columns from j to the end, in whole vectors. Where vectors are so wide that half of one costs
-// less, it starts with the half that holds column j, and ends with a half if no more is needed.
-constexpr int whole = static_cast<int>(lanes), unit = whole == 8 ? whole / 2 : whole;
-constexpr int rounded_up(int columns, int step) { return (columns + step - 1) / step * step; }
+// Bytes between what is read and what is asked for, into the L1 cache: what memory delivers in half a microsecond.
+constexpr std::int64_t bytes_ahead = 12 * 1024;
 
+// A vector of products: numbers of the two vectors, and k.
+struct Product {
+  int x, y, k;
+};
+
+// The products that make S of tokens of D coordinates.
 template <int D>
-struct Triangle {
-  static constexpr int columns = rounded_up(D, unit);  // that are read
-  static constexpr int stride = rounded_up(D, whole);  // of a row in memory
+struct Products {
+  // Short tokens leave room in a vector for those of another sequence.
+  static constexpr int width = D <= lanes / 2 ? static_cast<int>(lanes) / 2 : static_cast<int>(lanes);
+  static constexpr int side = static_cast<int>(lanes) / width;  // sequences in a vector
+  static constexpr int pieces = (D + width - 1) / width;        // vectors of a token
+  static constexpr bool reads_past_end = pieces * width > D;
 
-  Lanes vectors[D][stride / whole];
-  HalfLanes first[D], last[D];
-
-  // body(row, column, part) for every part of every row. Recursion instead of loops: all indices are constants, and the
-  // parts live in registers.
-  template <int J = 0, int Column = 0, typename Body>
-  LINATTN_INLINE void each(const Body& body) {
-    if constexpr (Column % whole != 0) {
-      body(J, Column, first[J]);
-      each<J, Column + unit>(body);
-    } else if constexpr (Column + whole <= columns) {
-      body(J, Column, vectors[J][Column / whole]);
-      each<J, Column + whole>(body);
-    } else {
-      if constexpr (Column < columns) body(J, Column, last[J]);
-      if constexpr (J + 1 < D) each<J + 1, (J + 1) / unit * unit>(body);
+  // The pair of coordinates at place i, as row of s; -1 where there is none, or has been one before.
+  static constexpr std::int64_t pair(const Product& of, int i) {
+    const int j = of.x * width + i, k = of.y * width + (of.x == of.y ? (i + of.k) % width : of.k);
+    if (j >= D || k >= D || (of.x == of.y && 2 * of.k == width && i >= of.k)) return -1;
+    return j < k ? pair_index(j, k, D) : pair_index(k, j, D);
+  }
+  static constexpr bool has_pairs(const Product& of) {
+    for (int i = 0; i < width; ++i) {
+      if (pair(of, i) >= 0) return true;
     }
+    return false;
+  }
+  // Number `wanted` of them, or how many there are, as k of {0, 0, k}.
+  static constexpr Product find(int wanted) {
+    int number = 0;
+    for (int x = 0; x < pieces; ++x) {
+      for (int y = x; y < pieces; ++y) {
+        for (int k = 0; k <= (x == y ? width / 2 : width - 1); ++k) {
+          if (has_pairs({x, y, k}) && number++ == wanted) return {x, y, k};
+        }
+      }
+    }
+    return {0, 0, number};
+  }
+  static constexpr int count = find(-1).k;
+  // Doubles that those of one sequence take, in whole vectors.
+  static constexpr std::int64_t size = (count * width + lanes - 1) / lanes * lanes;
+  // Vectors of sequences side by side, so that additions need not wait for each other.
+  static constexpr int together = count < 6 ? 2 : 1;
+
+  // Row of s for each of these doubles.
+  struct Rows {
+    std::int64_t of[size];
+  };
+  static constexpr Rows rows() {
+    Rows found{};
+    for (int e = 0; e < size; ++e) found.of[e] = e < count * width ? pair(find(e / width), e % width) : -1;
+    return found;
   }
 };
 
-// sums = sum over tokens of z z'. Tokens are read past their end; the last of all is read from `end`, if that is not
-// null. Tokens at `ahead` are asked for at the same pace.
-template <typename T, int D>
-LINATTN_INLINE void sum_tokens(const T* z, std::int64_t tokens, const T* end, const T* ahead, Triangle<D>& sums) {
-  sums.each([](int, int, auto& part) LINATTN_INLINE_LAMBDA { part = zero_like(part); });
+// x[i] -> x[(i + K) % Width] in each part of Width lanes.
+template <int Width, int K>
+constexpr int rotated(int i) {
+  return i / Width * Width + (i % Width + K) % Width;
+}
+template <int Width, int K>
+LINATTN_INLINE Lanes rotate(const Lanes& x) {
+#define LINATTN_FROM(i) rotated<Width, K>(i)
+  return LINATTN_SHUFFLE(x, x, LINATTN_EACH_LANE(LINATTN_FROM));
+#undef LINATTN_FROM
+}
+
+// body(Number<i>) for every product: recursion instead of loops keeps the sums in registers.
+template <int I>
+struct Number {
+  static constexpr int value = I;
+};
+template <int D, int I = 0, typename Body>
+LINATTN_INLINE void each_product(const Body& body) {
+  if constexpr (I < Products<D>::count) {
+    body(Number<I>{});
+    each_product<D, I + 1>(body);
+  }
+}
+
+// The tokens at z, of one sequence or of those that share a vector.
+template <int D>
+LINATTN_INLINE void load_tokens(const double* const* z, Lanes* token) {
+  if constexpr (Products<D>::side == 1) {
+    for (int v = 0; v < Products<D>::pieces; ++v) token[v] = load(z[0] + v * lanes);
+  } else {
+    token[0] = join(load_half(z[0]), load_half(z[1]));
+  }
+}
+
+// Of K vectors of sequences.
+template <int D, int K>
+using Sums = Lanes[K][Products<D>::count];
+
+// sums = sums of the products over tokens, for K vectors of sequences. Tokens are read past their end; the last ones of
+// all are read from `ends`, if that is not null. With Ask, what lies `ahead` bytes on is asked for.
+template <int D, int K, bool Ask>
+LINATTN_INLINE void sum_tokens(const double* const* z, std::int64_t tokens, const double* const* ends,
+                               std::int64_t ahead, Sums<D, K>& sums) {
+  constexpr int side = Products<D>::side, sequences = K * side, bytes = sequences * D * 8;
+  const double* at[sequences];
+  for (int i = 0; i < sequences; ++i) at[i] = z[i];
+  each_product<D>([&sums](auto number) LINATTN_INLINE_LAMBDA {
+    for (int k = 0; k < K; ++k) sums[k][decltype(number)::value] = Lanes{};
+  });
+  const char* wanted = reinterpret_cast<const char*>(z[0]) + ahead;
   do {
-    const T* const token = tokens == 1 && end != nullptr ? end : z;
-    for (int i = 0; i < D; i += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(ahead + i, 0, 2);
-    sums.each([token](int j, int column, auto& part)
-                  LINATTN_INLINE_LAMBDA { part += static_cast<double>(token[j]) * load_like(part, token + column); });
-    z += D;
-    ahead += D;
+    for (int i = 0; Ask && i < bytes; i += 64) __builtin_prefetch(wanted + i);
+    wanted += bytes;
+    if (Products<D>::reads_past_end && tokens == 1 && ends != nullptr) {
+      for (int i = 0; i < sequences; ++i) at[i] = ends[i];
+    }
+    for (int k = 0; k < K; ++k) {
+      Lanes token[Products<D>::pieces];
+      load_tokens<D>(at + k * side, token);
+      each_product<D>([&](auto number) LINATTN_INLINE_LAMBDA {
+        constexpr Product of = Products<D>::find(decltype(number)::value);
+        Lanes& sum = sums[k][decltype(number)::value];
+        if constexpr (of.x == of.y) {
+          sum += token[of.x] * rotate<Products<D>::width, of.k>(token[of.y]);
+        } else {
+          sum += token[of.x] * at[k][of.y * lanes + of.k];
+        }
+      });
+    }
+    for (int i = 0; i < sequences; ++i) at[i] += D;
   } while (--tokens > 0);
 }
 
-// rows (D rows of Triangle<D>::stride, of which the upper triangle is written) = S of one sequence. `next` is a later
-// one.
+// out[i] = part i of a vector of sums, at one place, or (add) out[i] += that.
+template <int Side>
+LINATTN_INLINE void store_sums(const Lanes& sums, bool add, std::int64_t place, double* const* out) {
+  if constexpr (Side == 1) {
+    double* const to = out[0] + place;
+    store(add ? load(to) + sums : sums, to);
+  } else {
+    double *const lower = out[0] + place, *const upper = out[1] + place;
+    store(add ? load_half(lower) + half_of<0>(sums) : half_of<0>(sums), lower);
+    store(add ? load_half(upper) + half_of<1>(sums) : half_of<1>(sums), upper);
+  }
+}
+
+// Float64 tokens as they lie, and float32 tokens widened, a chunk at a time.
 template <typename T, int D>
-void sequence_triangle(const Sequence& sequence, const Sequence& next, double* rows) {
-  constexpr std::int64_t stride = Triangle<D>::stride;
-  constexpr bool reads_past_end = Triangle<D>::columns > D;
-  const std::int64_t length = sequence.length, chunk = chunk_tokens(D, 0);
-  const T* const z = static_cast<const T*>(sequence.data);
-  T end[stride] = {};
-  if (reads_past_end) {
-    for (int j = 0; j < D; ++j) end[j] = z[(length - 1) * D + j];
+struct Chunk;
+template <int D>
+struct Chunk<double, D> {
+  static constexpr bool lies_in_memory = true;
+  static const double* of(const double* z, std::int64_t, std::int64_t, double*) { return z; }
+};
+template <int D>
+struct Chunk<float, D> {
+  static constexpr bool lies_in_memory = false;
+  static const double* of(const float* z, std::int64_t tokens, std::int64_t ahead, double* wide) {
+    const std::int64_t count = tokens * D;
+    const char* wanted = reinterpret_cast<const char*>(z) + ahead;
+    std::int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+      __builtin_prefetch(wanted + 4 * i);
+      for (int j = 0; j < 16; j += static_cast<int>(lanes)) store(load(z + i + j), wide + i + j);
+    }
+    for (; i < count; ++i) wide[i] = static_cast<double>(z[i]);
+    for (int j = 0; j < lanes; ++j) wide[count + j] = 0.0;  // read past the end
+    return wide;
+  }
+};
+
+// out[i] = the products of sequences[i], K vectors of sequences of one length. wide: a chunk of each, and a vector.
+template <typename T, int D, int K>
+void sequence_products(const Sequence* const* sequences, std::int64_t ahead, double* wide, double* const* out) {
+  constexpr int side = Products<D>::side, width = Products<D>::width;
+  constexpr int count = K * side, whole = Products<D>::pieces * width;
+  constexpr bool in_memory = Chunk<T, D>::lies_in_memory, copies_end = in_memory && Products<D>::reads_past_end;
+  const std::int64_t length = sequences[0]->length, chunk = chunk_tokens(D, 0);
+  double last[count][whole] = {};
+  const double* ends[count];
+  for (int i = 0; i < count; ++i) {
+    ends[i] = last[i];
+    if (!copies_end) continue;
+    for (int j = 0; j < D; ++j) {
+      last[i][j] = static_cast<double>(static_cast<const T*>(sequences[i]->data)[(length - 1) * D + j]);
+    }
   }
   for (std::int64_t t = 0; t < length; t += chunk) {
-    const bool ends = t + chunk >= length;
-    Triangle<D> sums;
-    sum_tokens<T, D>(z + t * D, ends ? length - t : chunk, reads_past_end && ends ? end : nullptr,
-                     ends ? static_cast<const T*>(next.data) : z + (t + chunk) * D, sums);
-    if (t == 0) {
-      sums.each([rows](int j, int column, auto& part)
-                    LINATTN_INLINE_LAMBDA { store(part, rows + j * stride + column); });
+    const std::int64_t tokens = least(chunk, length - t);
+    const double* z[count];
+    for (int i = 0; i < count; ++i) {
+      z[i] = Chunk<T, D>::of(static_cast<const T*>(sequences[i]->data) + t * D, tokens, ahead,
+                             wide + i * (chunk_numbers + lanes));
+    }
+    Sums<D, K> sums;
+    sum_tokens<D, K, in_memory>(z, tokens, copies_end && t + chunk >= length ? ends : nullptr, ahead, sums);
+    each_product<D>([&](auto number) LINATTN_INLINE_LAMBDA {
+      constexpr int place = decltype(number)::value;
+      for (int k = 0; k < K; ++k) store_sums<side>(sums[k][place], t > 0, place * width, out + k * side);
+    });
+  }
+}
+
+// Do sequences of one length follow each other in memory?
+template <typename T, int D>
+bool follow_each_other(const Sequence* sequences, std::int64_t count) {
+  for (std::int64_t i = 1; i < count; ++i) {
+    const Sequence& before = sequences[i - 1];
+    if (sequences[i].length != before.length ||
+        static_cast<const T*>(sequences[i].data) != static_cast<const T*>(before.data) + before.length * D) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// s (pairs, rows of `stride`), one vector of columns = S of `count` sequences; other columns are zero. scratch holds
+// the products of a vector of sequences, and a chunk of those that are taken together.
+template <typename T, int D>
+void token_moments(const Sequence* sequences, std::int64_t count, double* scratch, double* s, std::int64_t stride) {
+  using Of = Products<D>;
+  constexpr int at_once = Of::together * Of::side;
+  static_assert(lanes * Of::size + at_once * (chunk_numbers + lanes) + lanes <= most_lanes * (chunk_numbers - D));
+  double* const wide = scratch + lanes * Of::size;
+  double* const unused = wide + at_once * (chunk_numbers + lanes) - Of::size;
+  const std::int64_t ahead = follow_each_other<T, D>(sequences, count) ? bytes_ahead : 0;
+  for (std::int64_t i = 0; i < count;) {
+    std::int64_t even = 1;  // sequences of one length
+    while (even < at_once && i + even < count && sequences[i + even].length == sequences[i].length) ++even;
+    const Sequence* chosen[at_once];
+    double* out[at_once];
+    for (int j = 0; j < at_once; ++j) {
+      chosen[j] = sequences + (even == at_once ? i + j : i);
+      out[j] = even == at_once || j == 0 ? scratch + (i + j) * Of::size : unused;
+    }
+    if (even == at_once) {
+      sequence_products<T, D, Of::together>(chosen, ahead, wide, out);
+      i += at_once;
     } else {
-      sums.each([rows](int j, int column, auto& part) LINATTN_INLINE_LAMBDA {
-        store(load_like(part, rows + j * stride + column) + part, rows + j * stride + column);
-      });
+      sequence_products<T, D, 1>(chosen, ahead, wide, out);
+      ++i;
     }
   }
-}
-
-// s (pairs, rows of `stride`), one vector of columns = S of `count` sequences; other columns are zero. `known`
-// sequences can be looked at; scratch holds the rows of a vector of sequences.
-template <typename T, int D>
-void token_moments(const Sequence* sequences, std::int64_t count, std::int64_t known, double* scratch, double* s,
-                   std::int64_t stride) {
-  constexpr std::int64_t row = Triangle<D>::stride, size = D * row;
-  for (std::int64_t i = 0; i < count; ++i) {
-    sequence_triangle<T, D>(sequences[i], sequences[i + lanes < known ? i + lanes : i], scratch + i * size);
-  }
-  for (std::int64_t i = count * size; i < lanes * size; ++i) scratch[i] = 0.0;
-  for (int j = 0; j < D; ++j) {
-    for (std::int64_t first = j / whole * whole; first < D; first += lanes) {
-      Lanes square[lanes];
-      for (int i = 0; i < lanes; ++i) square[i] = *vectors(scratch + i * size + j * row + first);
-      transpose(square);
-      for (int k = 0; k < lanes; ++k) {
-        const std::int64_t column = first + k;
-        if (column >= j && column < D) *vectors(s + pair_index(j, column, D) * stride) = square[k];
-      }
+  for (std::int64_t i = count * Of::size; i < lanes * Of::size; ++i) scratch[i] = 0.0;
+  static constexpr typename Of::Rows rows = Of::rows();
+  for (std::int64_t first = 0; first < Of::size; first += lanes) {
+    Lanes square[lanes];
+    for (int i = 0; i < lanes; ++i) square[i] = *vectors(scratch + i * Of::size + first);
+    transpose(square);
+    for (int k = 0; k < lanes; ++k) {
+      if (rows.of[first + k] >= 0) *vectors(s + rows.of[first + k] * stride) = square[k];
     }
   }
 }
 
 template <typename T, int D>
-void token_moments_of_width(std::int64_t d, const Sequence* sequences, std::int64_t count, std::int64_t known,
-                            double* scratch, double* s, std::int64_t stride) {
+void token_moments_of_width(std::int64_t d, const Sequence* sequences, std::int64_t count, double* scratch, double* s,
+                            std::int64_t stride) {
   if (d == D) {
-    token_moments<T, D>(sequences, count, known, scratch, s, stride);
+    token_moments<T, D>(sequences, count, scratch, s, stride);
   } else {
     if constexpr (D > shortest_token) {
-      token_moments_of_width<T, D - 1>(d, sequences, count, known, scratch, s, stride);
+      token_moments_of_width<T, D - 1>(d, sequences, count, scratch, s, stride);
     }
   }
 }
 
 // As token_moments, for sequences that it is made for; false for others.
-inline bool by_tokens(const Sequence* sequences, Scalar scalar, std::int64_t count, std::int64_t known, std::int64_t d,
-                      double* scratch, double* s, std::int64_t stride) {
+inline bool by_tokens(const Sequence* sequences, Scalar scalar, std::int64_t count, std::int64_t d, double* scratch,
+                      double* s, std::int64_t stride) {
   if (count == 0 || d < shortest_token || d > longest_token) return false;
   for (std::int64_t i = 0; i < count; ++i) {
     const Sequence& sequence = sequences[i];
     if (sequence.length < fewest_tokens || sequence.column_stride != 1 || sequence.row_stride != d) return false;
   }
   if (scalar == Scalar::float32) {
-    token_moments_of_width<float, longest_token>(d, sequences, count, known, scratch, s, stride);
+    token_moments_of_width<float, longest_token>(d, sequences, count, scratch, s, stride);
   } else {
-    token_moments_of_width<double, longest_token>(d, sequences, count, known, scratch, s, stride);
+    token_moments_of_width<double, longest_token>(d, sequences, count, scratch, s, stride);
   }
   return true;
 }

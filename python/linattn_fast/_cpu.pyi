@@ -69,6 +69,8 @@ class Moments:
     """The sizes of summands (pairs, queries) with a Gram of chosen features; else empty."""
     roundings: Final[tuple[int, int]]
     """Roundings of a summand of the Gram, at most: in float64, and in float32."""
+    finite: Final[bool]
+    """Whether all sums are."""
     underflow: Final[bool]
     """Whether a result was rounded below the smallest normal number."""
 
@@ -83,6 +85,20 @@ class NormalEquations:
     def narrow(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats] | None: ...
     def gradient(self, coefficients: _Floats, threads: int) -> tuple[_Floats, _Floats]: ...
 
+def gram_sizes(
+    gram: _Floats, pairs: int, queries: int, triples: bool, d: int
+) -> tuple[_Floats, _Floats]: ...
+def dense_gram(
+    gram: _Floats,
+    pairs: int,
+    queries: int,
+    triples: bool,
+    weight: float,
+    ridge: float,
+    sizes: _Floats | None,
+    threads: int,
+) -> tuple[_Floats, _Floats, float]: ...
+def krylov_projection(factor: _Floats, scale: _Floats, inverse: bool, steps: int) -> _Floats: ...
 def multiply_transposed(a: _Floats, b: _Floats, threads: int) -> _Floats: ...
 def cholesky_columns(n: int) -> int: ...
 def factor_cholesky(matrix: _Floats, threads: int) -> int: ...

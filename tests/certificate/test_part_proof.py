@@ -9,11 +9,13 @@ from oracles.adversarial import KINDS, adversarial
 from oracles.exact import Exact
 
 import linattn_fast as la
+from linattn_fast.arrays import compiled
 from linattn_fast.backend.choice import get_backend
-from linattn_fast.certificate import part_proof
+from linattn_fast.certificate import lower_bound, part_proof
 from linattn_fast.certificate.part_proof import part_of, prove_on_part, prove_positive
 from linattn_fast.certificate.ritz import largest_ritz_value, smallest_ritz_value
 from linattn_fast.features.samples import Samples
+from linattn_fast.linalg import cholesky
 from linattn_fast.moments.sums import MomentSums
 
 
@@ -132,3 +134,32 @@ def test_the_rounding_of_the_gram_is_taken_off(rng, monkeypatch):
     assert prove_positive(moments, 80.0, 80) is not None
     monkeypatch.setattr(la.Moments.__mro__[1], "relative_errors", lambda _: (0.4, 0.0))
     assert prove_positive(moments, 80.0, 80) is None
+
+
+@pytest.mark.parametrize(("alpha", "ridge"), [(0.0, "none"), (1e-6, "small"), (1e4, "large")])
+@pytest.mark.parametrize("d", [3, 5, 10])  # 18, 75 and 550 features
+def test_a_fit_proves_a_bound_close_to_lambda_min(rng, d, alpha, ridge):
+    Z = rng.standard_normal((1200, 6, d))
+    found = la.fit(Z, rng.standard_normal(1200), alpha=alpha, solver="cholesky").certificate
+    smallest = lambda_min(Samples.checked(Z, d_out=0))
+    assert found.verdict == "identifiable"
+    assert 0 < found.lower_bound <= smallest <= found.lambda_min * (1 + 1e-9)
+    if ridge != "large" or d < 10:
+        assert found.lower_bound > 0.88 * smallest
+        assert found.lambda_min < 1.01 * smallest
+
+
+@pytest.mark.skipif(compiled.MISSING is not None, reason="needs the extension")
+@pytest.mark.parametrize("alpha", [0.0, 1e-6])
+@pytest.mark.parametrize("d", [4, 8])
+def test_a_fit_factorises_once_to_solve_and_once_to_prove(rng, monkeypatch, d, alpha):
+    made = []
+    factorise = cholesky.cholesky_in_place
+    for module in (cholesky, lower_bound):
+        monkeypatch.setattr(
+            module, "cholesky_in_place", lambda A: made.append(len(A)) or factorise(A)
+        )
+    Z = rng.standard_normal((3000, 6, d))
+    certificate = la.fit(Z, Z[:, 0], alpha=alpha, solver="cholesky").certificate
+    assert "0.999 lambda_min" in certificate.evidence
+    assert made == [d * d * (d + 1) // 2] * 2

@@ -37,6 +37,7 @@ int main() {
   std::mt19937 random(1);
   linattn::test_indices();
   linattn::test_scan(random);
+  linattn::test_team();
   for (const linattn::InstructionSet& set : linattn::instruction_sets()) {
     if (!set.supported) continue;
     linattn::test_samples(*set.kernels, random);

@@ -2,6 +2,7 @@
 #include "../../csrc/core/evaluation.hpp"
 #include "../../csrc/core/moments.hpp"
 #include "../../csrc/core/normal_equations.hpp"
+#include "../../csrc/core/sequence_group.hpp"
 #include "problem.hpp"
 #include "tests.hpp"
 
@@ -108,6 +109,45 @@ void test_moments(const Kernels& kernels, const Problem& problem, Positions posi
   check(close(sizes, expected_sizes, 1e-12), "sizes of summands", kernels.name, d, problem.count());
 }
 
+// S of tokens that lie side by side against S of the same tokens with a gap after each, which takes another path: equal
+// in every bit, for sequences of one length and of many, longer than a chunk too, and nothing past the last token read.
+template <typename T>
+void test_forms_of_tokens(const Kernels& kernels, Scalar scalar, std::int64_t d,
+                          const std::vector<std::int64_t>& lengths, std::mt19937& random) {
+  const auto count = static_cast<std::int64_t>(lengths.size()), width = padded_samples(count), q = pair_count(d);
+  std::vector<std::vector<T>> close_by, apart;
+  std::vector<Sequence> close_sequences, apart_sequences;
+  for (const std::int64_t length : lengths) {
+    const std::vector<double> numbers = draw(length * d, random);
+    close_by.emplace_back(numbers.begin(), numbers.end());  // memory of its own, which a sanitizer watches
+    apart.emplace_back(std::size_t(length * (d + 1)), std::nan(""));
+    for (std::int64_t i = 0; i < length * d; ++i) {
+      apart.back()[std::size_t(i / d * (d + 1) + i % d)] = close_by.back()[std::size_t(i)];
+    }
+    close_sequences.push_back({close_by.back().data(), length, d, 1});
+    apart_sequences.push_back({apart.back().data(), length, d + 1, 1});
+  }
+  const auto s_of = [&](const std::vector<Sequence>& sequences) {
+    const Tokens tokens = Tokens::list(sequences, scalar, d);
+    SequenceGroup group(kernels, tokens);
+    group.select(0, count);
+    const Buffer s(q * width);
+    group.second_moments(s.data(), width);
+    return std::vector<double>(s.data(), s.data() + q * width);
+  };
+  check(s_of(close_sequences) == s_of(apart_sequences), "S of two forms of tokens", kernels.name, d, count);
+}
+
+void test_forms_of_tokens(const Kernels& kernels, std::mt19937& random) {
+  for (std::int64_t d = 1; d < 20; ++d) {
+    for (const std::vector<std::int64_t>& lengths :
+         {std::vector<std::int64_t>(21, 12), {9, 9, 9, 9, 10, 9, 9, 8, 8, 8, 30}, {300, 300, 300, 40}}) {
+      test_forms_of_tokens<double>(kernels, Scalar::float64, d, lengths, random);
+      test_forms_of_tokens<float>(kernels, Scalar::float32, d, lengths, random);
+    }
+  }
+}
+
 // The operator on coefficients against its definition, sample by sample, with samples kept and made anew.
 void test_normal_equations(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
                            const Selection* selection = nullptr) {
@@ -202,6 +242,7 @@ void test_layer(const Kernels& kernels, const Problem& problem, Positions positi
 }  // namespace
 
 void test_samples(const Kernels& kernels, std::mt19937& random) {
+  test_forms_of_tokens(kernels, random);
   for (const Positions positions : {Positions::last, Positions::all, Positions::causal}) {
     for (const std::int64_t d : {1, 2, 3, 4, 5, 7, 9}) {
       const Selection selection = some_features(d), few = one_pair(d, positions);

@@ -7,6 +7,8 @@
 
 namespace linattn {
 
+void test_team();  // threads that share out tasks
+
 // Each for one instruction set.
 void test_samples(const Kernels& kernels, std::mt19937& random);  // moments, normal equations and layers
 void test_algebra(const Kernels& kernels,

@@ -115,13 +115,25 @@ def test_fewer_samples_than_features_are_fitted_alone(rng):
     np.testing.assert_allclose(with_ridge.coefficients[1], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_error_of_an_exact_fit_does_not_cancel(rng):
+def test_the_error_of_an_exact_fit_does_not_cancel(rng, positions):
     Z, _ = problems(rng)
     truth = plant(rng, 3, 2, 2)
-    y = np.stack([truth(each) for each in Z])
-    many = la.fit_many(Z, y)
+    y = np.stack([truth(each, positions) for each in Z])
+    many = la.fit_many(Z, y, positions=positions)
     assert many.together.all()
     assert (many.mean_squared_error <= 1e-24 * many.mean_squared_target).all()
+
+
+def test_problems_of_several_blocks_after_each_other_do_not_mix(rng, positions):
+    """More samples than a block holds, and a singular problem between others: nothing is kept."""
+    Z, y = problems(rng, B=5, N=700, n=9, d=4, d_out=1, positions=positions)
+    Z[2, :, :, 3] = 0
+    many = la.fit_many(Z, y, positions=positions)
+    assert many.together.tolist() == [True, True, False, True, True]
+    for i in (0, 1, 3, 4):
+        alone = la.fit_many(Z[i : i + 1], y[i : i + 1], positions=positions)
+        np.testing.assert_array_equal(many.coefficients[i], alone.coefficients[0])
+        assert_same(many, i, la.fit(Z[i], y[i], positions=positions, heads=None))
 
 
 def test_a_member_is_a_fit_with_certificate_and_heads(rng):

@@ -235,9 +235,9 @@ def test_a_search_that_is_stopped_leaves_the_fit_as_it_was(data, searches, tmp_p
     assert len(searches) == 4
 
 
-def test_ctrl_c_stops_a_search_and_the_next_access_begins_anew(data, monkeypatch):
-    Z, y, truth = data
-    fit = la.fit(Z, y)
+def test_ctrl_c_stops_a_search_and_the_next_access_begins_anew(rng, data, monkeypatch):
+    Z, truth = data[0], plant(rng, 4, 6, 4)  # more heads than linear algebra gives
+    fit = la.fit(Z, truth(Z))
     setter = Budget.left.fset
 
     def interrupted(budget, flops):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linattn_fast as la
+from linattn_fast.features.cubic import head_coefficients
 from linattn_fast.heads import bilinear, pending, ranks, recovery
 from linattn_fast.heads import search as head_search
 
@@ -157,6 +158,40 @@ def test_noise_falls_back_to_the_svd_with_a_reason(rng, monkeypatch):
     assert heads.recovery.method == "svd"
     assert heads.recovery.reason.startswith("no small number was found in 1e+08 flops; ")
     assert relative(heads.coefficients(), C) <= 1e-13
+
+
+@pytest.mark.parametrize(("d", "d_out", "count"), [(12, 1, 12), (9, 2, 18), (9, 9, 81)])
+def test_coefficients_that_are_said_to_have_noise_are_not_searched(
+    rng, monkeypatch, d, d_out, count
+):
+    """By the rule that heads of a fit follow, which knows its noise."""
+    monkeypatch.setattr(head_search.Search, "attempt", None)
+    C = rng.standard_normal((d_out, d * d * (d + 1) // 2))
+    heads = la.recover_heads(C, d, noise=1e-3)
+    assert len(heads) == count
+    assert heads.recovery.method == "svd"
+    assert "because the coefficients have noise of 1.0e-03 of their size" in heads.recovery.reason
+
+
+def test_noise_that_the_tolerance_allows_for_is_no_reason_not_to_search(rng):
+    C = hard(4, 5, 4, 0)  # more heads than ranks can show
+    assert len(la.recover_heads(C, 4, noise=1e-8)) == 5
+    assert len(la.recover_heads(C, 4, noise=1e-5, tol=1e-6)) == 5
+
+
+def test_heads_that_ranks_give_are_found_whatever_the_noise(rng):
+    C = plant(rng, 6, 2, 3).coefficients()
+    heads = la.recover_heads(C, 6, noise=1.0)
+    assert len(heads) == 2
+    assert heads.recovery.reason == "no fewer are possible"
+
+
+def test_a_search_shows_its_progress(rng):
+    seen = []
+    la.recover_heads(hard(4, 5, 4, 0), 4, progress=lambda *done: seen.append(done))
+    assert len(seen) > 10
+    assert seen == sorted(seen)
+    assert seen[-1] == (100, 100)
 
 
 def test_few_heads_in_noise_are_named(rng):
@@ -360,6 +395,10 @@ def test_the_svd_stays_possible(rng):
         ({"tol": float("nan")}, ValueError, "^tol"),
         ({"tol": True}, ValueError, "^tol"),
         ({"tol": "1"}, ValueError, "^tol"),
+        ({"noise": -1e-9}, ValueError, "^noise: a number of at least 0"),
+        ({"noise": float("nan")}, ValueError, "^noise"),
+        ({"noise": None}, ValueError, "^noise"),
+        ({"progress": "bar"}, TypeError, "^progress: True, False or a function"),
     ],
 )
 def test_wrong_arguments_are_named(changes, error, message):
@@ -377,7 +416,7 @@ def test_recovered_heads_are_as_read_only_and_contiguous_as_given_ones(rng, meth
         assert array.dtype == np.float64
         assert array.flags.c_contiguous
         assert not array.flags.writeable
-    assert bilinear.coefficients_of(heads.V, heads.Q).tobytes() == heads.coefficients().tobytes()
+    assert head_coefficients(heads.V, heads.Q).tobytes() == heads.coefficients().tobytes()
     again = la.Heads(heads.V, heads.Q)  # passes every check
     assert again.V.tobytes() == heads.V.tobytes()
 

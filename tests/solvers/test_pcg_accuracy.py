@@ -13,7 +13,6 @@ from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_targets, as_tokens
 from linattn_fast.solvers.conjugate_gradients.least_eigenvalue import least_eigenvalue, lower_bound
 from linattn_fast.solvers.conjugate_gradients.whitening import PlainCoordinates, whiten
-from linattn_fast.solvers.costs import Costs
 
 GIVEN = {"heads": None, "certify": False}
 
@@ -204,8 +203,8 @@ def test_auto_factorises_where_conjugate_gradients_do_not_know_their_accuracy(rn
     asked = la.fit(Z, y, solver="pcg", **GIVEN)
     assert asked.info.coefficient_error is None
     assert "one of many" in asked.info.reason
-    fast = Costs(cholesky=2.0, dual=2.0, pcg=1.0, proof=0.0)  # as if there were more features
-    monkeypatch.setattr("linattn_fast.fitting.plan.predict", lambda *_, **__: fast)
+    fast = {"cholesky": 2.0, "pcg": 1.0}  # as if there were more features
+    monkeypatch.setattr("linattn_fast.fitting.plan.predicted_seconds", lambda *_, **__: fast)
     fit = la.fit(Z, y, **GIVEN)
     assert fit.info.solver == "qr"
     assert "conjugate gradients took" in fit.info.reason

@@ -35,7 +35,7 @@ def peak():  # of this program alone; getrusage would count what the parent held
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 before = peak()
 if form == "fit":
-    la.fit(Z, y)
+    la.fit(Z, y, memory_limit=90_000_000)
 else:
     la.Moments(12, 1).update(given, y)
 print((peak() - before) * 1024)

@@ -29,6 +29,8 @@ _WORK_PER_NUMBER = 20
 _READINGS = 20
 """How many readings of the tokens a Gram must cost before they are read once in advance, so that
 NaN is reported at once; elsewhere it is found while the work is done."""
+_WORTH_A_THREAD = 1 << 21
+"""Products of a coefficient and a feature below which a pass ends before a second thread starts."""
 
 
 def describe() -> str:
@@ -61,28 +63,6 @@ def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -
         with_heads = H * (d * d + 2 * d * d_out)
     sums = tokens.n_rows if positions == "causal" else len(tokens)
     return bool(sums * with_coefficients + H * d_out * d**3 < sums * with_heads)
-
-
-def _compiled(samples: Samples) -> core.Samples:
-    """Samples as the extension takes them."""
-    tokens, targets, features = samples.tokens, samples.targets, samples.features
-    rest: dict[str, Any] = {
-        "targets": None if targets is None else targets.storage,
-        "target_offsets": None if targets is None else targets.offsets,
-        "weights": samples.weights,
-        "positions": samples.positions,
-    }
-    if isinstance(tokens, States):
-        memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
-        query = tokens.query.reshape(len(tokens), 1, -1)
-        return core.Samples(tokens=query, memory=memory, symmetric=tokens.symmetric, **rest)
-    return core.Samples(
-        tokens=tokens.storage,
-        offsets=tokens.offsets,
-        pairs=None if features.everything else features.pair_numbers,
-        queries=None if features.everything else features.queries,
-        **rest,
-    )
 
 
 def _first_non_finite(tokens: Tokens, threads: int) -> int:
@@ -124,7 +104,7 @@ class CpuBackend:
                 raise non_finite_error(tokens, bad)
         try:
             found = core.accumulate(
-                _compiled(samples),
+                samples.compiled,
                 precision=precision,
                 with_gram=True,
                 threads=threads,
@@ -132,10 +112,8 @@ class CpuBackend:
             )
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
-        # S was finite, so what is not finite now has overflowed.
-        for total in (found.gram, found.cross, found.energy, found.sizes):
-            if total.size and core.first_non_finite(total.reshape(1, 1, -1), None, threads) >= 0:
-                raise non_finite_error(tokens, others=sizes_of(samples))
+        if not found.finite:  # S was, so this has overflowed
+            raise non_finite_error(tokens, others=sizes_of(samples))
         return Totals(
             found.gram.reshape(shape),
             found.cross,
@@ -213,7 +191,8 @@ class CpuNormalOperator:
         self.n_samples = samples.n_samples
         self.total_weight = samples.total_weight
         self._tokens = samples.tokens
-        self._equations = core.NormalEquations(_compiled(samples), keep=keep)
+        self._work = samples.n_columns * samples.features.count  # for each row of coefficients
+        self._equations = core.NormalEquations(samples.compiled, keep=keep)
 
     def kronecker_factors(self) -> KroneckerFactors:
         """See :meth:`NormalOperator.kronecker_factors`."""
@@ -236,8 +215,10 @@ class CpuNormalOperator:
 
     def _pass(self, operation: Callable[..., Any], *arrays: Floats) -> tuple[Floats, ...]:
         """Make one pass over the samples; raise where its sums are not finite."""
+        small = sum(map(len, arrays)) * self._work < _WORTH_A_THREAD and arrays
+        threads = 1 if small else get_num_threads()
         try:
-            sums: tuple[Floats, ...] = operation(*arrays, get_num_threads())
+            sums: tuple[Floats, ...] = operation(*arrays, threads)
         except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
         if not all(np.isfinite(array).all() for array in sums):

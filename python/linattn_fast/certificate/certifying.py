@@ -13,7 +13,7 @@ from ..exact.modular_features import Reading
 from ..features.features import Features
 from ..features.samples import Samples
 from ..linalg.algebra import algebra_of
-from ..linalg.cholesky import extreme_eigenvalues
+from ..linalg.cholesky import CholeskyFactor, extreme_eigenvalues, ritz_values
 from ..linalg.factors import ChosenFactor, Factorisation
 from ..linalg.spectral import SpectralFactor
 from ..moments.factors import factorise_moments, try_cholesky_of_moments
@@ -210,7 +210,18 @@ def require_certificate_memory(
 def certify_factorised(task: Task, solved: Solved) -> Certificate:
     """Certificate of a fit from the Gram, by its factorisation if there is no ridge in it."""
     own = solved.factor if task.alpha == 0 else None
-    return _certify_problem(task, solved.problem, own)
+    return _certify_problem(task, solved.problem, own, _estimated(solved.factor, task.alpha))
+
+
+def _estimated(factor: Factorisation | None, alpha: float) -> tuple[float, float] | None:
+    """Extreme eigenvalues of Lambda from a Cholesky factor of Lambda + alpha I.
+
+    None where there is no such factor, or where the ridge is most of what it tells.
+    """
+    found = ritz_values(factor) if isinstance(factor, CholeskyFactor) else None
+    if found is None or not found[0] > 2 * alpha:
+        return None
+    return found[0] - alpha, found[1] - alpha
 
 
 def certify_few(task: Task, solved: Solved) -> Certificate:
@@ -220,12 +231,17 @@ def certify_few(task: Task, solved: Solved) -> Certificate:
     return _certify_problem(task, solved.problem, None)
 
 
-def _certify_problem(task: Task, problem: Problem, factor: Factorisation | None) -> Certificate:
+def _certify_problem(
+    task: Task,
+    problem: Problem,
+    factor: Factorisation | None,
+    estimate: tuple[float, float] | None = None,
+) -> Certificate:
     """Certificate from the moments of a task, and from the data where that can be read."""
     moments = accumulated(task)
     full = factor is None or factor.rank == moments.dimension
     if full and not task.sharp and moments.n_samples >= moments.dimension:
-        quick = quick_certificate(problem, moments)
+        quick = quick_certificate(problem, moments, estimate)
         if quick is not None:
             return quick
     if factor is None and problem.read is not None:

@@ -38,7 +38,7 @@ import numpy as np
 
 from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
-from ..linalg.cholesky import cholesky_in_place, equilibrate
+from ..linalg.cholesky import cholesky_in_place
 from ..moments.factors import moments_of, query_groups
 from ..moments.sums import MomentSums
 
@@ -63,23 +63,22 @@ def rounded_down(bound: float) -> float:
 
 
 def positive_factor(matrix: Floats) -> Floats | None:
-    """L (p, p), where Cholesky proves a symmetric matrix, overwritten, positive semidefinite.
+    """L (p, p), where Cholesky proves a symmetric matrix positive semidefinite; overwrites it.
 
     Half of the margin ``32 u`` is for the roundings of the caller, who scaled the diagonal into
     [1/2, 2] and subtracted from it.
     """
     p = len(matrix)
-    diagonal = np.diagonal(matrix)
-    if not (diagonal > 0).all():
+    diagonal = matrix.reshape(-1)[:: p + 1]
+    if not diagonal.min() > 0:  # also false for NaN
         return None
     backward = gamma(2 * p + 10)
-    theta = 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
-    matrix[np.diag_indices(p)] -= theta
-    if not (np.diagonal(matrix) > 0).all():
+    diagonal -= 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
+    if not diagonal.min() > 0:
         return None
-    factor, failed = cholesky_in_place(matrix.T)
+    factor, failed = cholesky_in_place(matrix)
     # Some libraries run on past a pivot that is not a number.
-    return factor if failed == 0 and (np.diagonal(factor) < np.inf).all() else None
+    return factor if failed == 0 and factor.diagonal().max() < np.inf else None
 
 
 @gradual_underflow()
@@ -110,10 +109,9 @@ def prove(moments: MomentSums, estimate: float, fractions: Sequence[float] = _FR
 
 def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
-    gram = moments.gram()
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN prove nothing
-        scale = equilibrate(gram)
+        A, scale, _ = moments.equilibrated_gram()
         # Scaled first, so that m is about one or more: otherwise lost m could be subnormal.
         shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
-    gram[np.diag_indices(len(gram))] -= shift * (1 + 8 * UNIT)
-    return positive_factor(gram) is not None
+        A.reshape(-1)[:: len(A) + 1] -= shift * (1 + 8 * UNIT)
+    return positive_factor(A) is not None

@@ -15,7 +15,8 @@ Two facts make a positive bound on lambda_min cheap:
    serves for lambda_min itself: it preconditions a few steps of Davidson's method.
 
 The bound is below lambda_min by a factor of ten to some thousands; the certificate says so, and
-``la.certify`` finds the sharp one. Of few features, where it costs next to nothing, a fit does too.
+``la.certify`` finds the sharp one. Where a fit has factorised the Gram itself, its factor tells
+lambda_min, and one more factorisation proves a bound close to it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats
 from ..backend.interface import Backend
 from ..features.samples import Samples
-from ..linalg.cholesky import cholesky_solve, cholesky_times, equilibrate
+from ..linalg.cholesky import cholesky_solve, cholesky_times
 from ..moments.factors import query_groups
 from ..moments.sums import MomentSums
 from ..problem.interface import Problem
@@ -43,8 +44,10 @@ _SHIFTS = (2.0**-10, 2.0**-24)
 """Shifts t that are tried, in units in which every feature has length one."""
 _DENSE_UP_TO = 96
 """Features up to which all eigenvalues cost less than an iteration."""
-_SHARP_UP_TO = 512
-"""Features up to which a second factorisation, for a sharp bound, costs next to nothing."""
+_FRACTIONS, _OF_MANY, _MANY = (0.999, 0.99, 0.9), (0.9,), 512
+"""Fractions of an estimate of lambda_min that are tried as bounds, with many features and with
+fewer: the more there are, the closer their eigenvalues lie, and the longer a factorisation takes.
+"""
 STEPS = 16
 """Products that lambda_min is estimated with, at most."""
 
@@ -63,6 +66,16 @@ class PartProof:
     """Diagonal of D, (p,)."""
     taken: Floats
     """What A lacks on its diagonal, (p,), but for theta."""
+
+    def in_words(self, n_samples: int) -> Proof:
+        """The bound with what it rests on, of so many samples."""
+        own = self.moments.n_samples
+        part = "all" if own == n_samples else f"{own} of the"
+        return Proof(
+            self.bound,
+            f"one Cholesky factorisation, of {part} {n_samples} samples; la.certify proves a bound "
+            "that is close to lambda_min",
+        )
 
     def extreme_eigenvalues(self) -> tuple[float, float]:
         """Estimates of the extreme eigenvalues of Lambda, of the samples of the proof."""
@@ -99,12 +112,11 @@ def prove_positive(moments: MomentSums, total_weight: float, n_samples: int) -> 
     lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
     sizes = moments.summand_sizes()
     for shift in _SHIFTS:
-        gram = moments.gram()
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
-            scale = equilibrate(gram)
+            A, scale, _ = moments.equilibrated_gram()
             taken = lost * (sizes * scale * scale) + shift
-        gram[np.diag_indices(len(gram))] -= taken * (1 + 8 * UNIT)
-        factor = positive_factor(gram)
+            A.reshape(-1)[:: len(A) + 1] -= taken * (1 + 8 * UNIT)
+        factor = positive_factor(A)
         if factor is None:
             continue
         smallest = float((1 / (scale * scale)).min())  # powers of two, so without rounding
@@ -137,6 +149,34 @@ def prove_on_part(samples: Samples, engine: Backend) -> PartProof | None:
     return None
 
 
+def _noise_samples(moments: MomentSums) -> float:
+    """Total over largest weight: how many samples the noise averages over."""
+    return moments.required_weight() / moments.accumulation.largest_weight
+
+
+def _proved_of_all(
+    moments: MomentSums, estimate: tuple[float, float] | None
+) -> tuple[Proof, tuple[float, float]] | None:
+    """A bound close to lambda_min if an estimate of it allows one, and extreme eigenvalues.
+
+    None where no bound above zero is proved.
+    """
+    p, n = moments.dimension, moments.n_samples
+    fractions = _FRACTIONS if p <= _MANY else _OF_MANY
+    if estimate is not None:
+        sharp = prove(moments, estimate[0], fractions)
+        if sharp.bound > 0:
+            return sharp, estimate
+    proof = prove_positive(moments, moments.required_weight(), n)
+    if proof is None:
+        return None
+    proved, found = proof.in_words(n), proof.extreme_eigenvalues()
+    if estimate is None and p <= _MANY:
+        sharp = prove(moments, found[0], fractions)
+        proved = sharp if sharp.bound > proved.bound else proved
+    return proved, found
+
+
 def quick_certificate(
     problem: Problem,
     moments: MomentSums | None,
@@ -155,26 +195,17 @@ def quick_certificate(
     """
     samples, p = problem.samples, problem.features.count
     if moments is not None:
-        n, weight = moments.n_samples, moments.required_weight()
-        noise_samples, home = weight / moments.accumulation.largest_weight, moments.get()
-        proof = prove_positive(home, weight, n)
+        n, noise_samples = moments.n_samples, _noise_samples(moments)
+        found = _proved_of_all(moments.get(), estimate)
     elif samples is None:
         return None
     else:
-        n, noise_samples, home = samples.n_samples, samples.noise_samples, None
-        proof = prove_on_part(samples, problem.engine)
-    if proof is None:
+        n, noise_samples = samples.n_samples, samples.noise_samples
+        part = prove_on_part(samples, problem.engine)
+        found = None if part is None else (part.in_words(n), estimate or part.extreme_eigenvalues())
+    if found is None:
         return None
-    smallest, largest = proof.extreme_eigenvalues() if estimate is None else estimate
-    part = "all" if proof.moments.n_samples == n else f"{proof.moments.n_samples} of the"
-    proved = Proof(
-        proof.bound,
-        f"one Cholesky factorisation, of {part} {n} samples; la.certify proves a bound that is "
-        "close to lambda_min",
-    )
-    if home is not None and p <= _SHARP_UP_TO:
-        sharp = prove(home, smallest, (0.999, 0.99, 0.9))
-        proved = sharp if sharp.bound > proved.bound else proved
+    proved, (smallest, largest) = found
     smallest = max(smallest, proved.bound)
     return Certificate(
         lambda_min=smallest,

@@ -18,6 +18,7 @@ work needs them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,7 +154,12 @@ class Tokens:
         """Number of tokens in all sequences together."""
         if isinstance(self.storage, tuple):
             return sum(len(sequence) for sequence in self.storage)
-        return int(np.prod(self.storage.shape[:-1], dtype=np.int64))
+        return math.prod(self.storage.shape[:-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of all sequences together."""
+        return sum(array.nbytes for array in self.arrays)
 
     def n_samples(self, positions: Positions) -> int:
         """Number of queries: one per sequence for "last", else one per token."""

@@ -20,8 +20,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..arrays.device import module_of, to_host
+from ..arrays import compiled
+from ..arrays.device import is_on_device, module_of, to_host
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
+from ..system.machine import get_num_threads
 from .features import Features, pair_count
 
 
@@ -33,6 +35,20 @@ def pair_table(d: int) -> Numbers:
     table[j, k] = table[k, j] = np.arange(pair_count(d))
     table.setflags(write=False)  # the same one for every caller
     return table
+
+
+@lru_cache(maxsize=64)
+def pair_entries(d: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Where the pairs (j, k), j <= k, are in a (d, d) matrix that is written row by row.
+
+    The entries (j, k), (q,); the numbers of the pairs with j < k; and their entries (k, j).
+    """
+    j, k = np.triu_indices(d)
+    off = np.flatnonzero(j < k)
+    places = j * d + k, off, k[off] * d + j[off]
+    for each in places:
+        each.setflags(write=False)  # the same ones for every caller
+    return places
 
 
 def is_triples(features: Features, positions: Positions) -> bool:
@@ -86,13 +102,53 @@ def bands(compact: Array, features: Features, positions: Positions) -> Iterator[
         yield moments[:, columns].transpose(1, 0, 2).reshape(d, q * d)
 
 
+def is_compiled(compact: Array) -> bool:
+    """Whether compiled code reads a compact Gram (csrc/core/normal_matrix.hpp): on the host."""
+    return compiled.MISSING is None and not is_on_device(compact)
+
+
 def expand(compact: Array, features: Features, positions: Positions) -> Floats:
     """Write out the dense Gram, (count, count)."""
+    if is_compiled(compact):
+        return equilibrated(compact, features, positions, None)[0]
     d = features.n_queries
     gram: Floats = module_of(compact).empty((features.count, features.count))
     for u, band in enumerate(bands(compact, features, positions)):
         gram[u * d : (u + 1) * d] = band
     return gram
+
+
+def equilibrated(
+    compact: Array,
+    features: Features,
+    positions: Positions,
+    sizes: Floats | None,
+    *,
+    weight: float = 1.0,
+    ridge: float = 0.0,
+) -> tuple[Floats, Floats, float]:
+    """A = D (gram / weight + ridge I) D, D's diagonal, and A's largest sum of a row's sizes.
+
+    D consists of powers of two, for ``sizes`` (count,) in the place of the diagonal; I for None.
+    In compiled code, which must be there.
+    """
+    q, k, triples = features.n_pairs, features.n_queries, is_triples(features, positions)
+    return compiled.core.dense_gram(compact, q, k, triples, weight, ridge, sizes, get_num_threads())
+
+
+def sizes(compact: Array, features: Features, positions: Positions) -> tuple[Floats, Floats | None]:
+    """The diagonal of the Gram, and the magnitudes if all pairs take part, (count,) each."""
+    q, k = features.n_pairs, features.n_queries
+    all_pairs = q == pair_count(features.d)
+    if not features.sums_cancel:
+        own = diagonal(compact, features, positions)
+        return own, own
+    if is_compiled(compact):
+        d, triples = features.d if all_pairs else 0, is_triples(features, positions)
+        own, larger = compiled.core.gram_sizes(compact, q, k, triples, d)
+        return own, larger if all_pairs else None
+    own = diagonal(compact, features, positions)
+    return own, magnitudes(compact, features, positions) if all_pairs else None
 
 
 def times(compact: Array, x: Floats, features: Features, positions: Positions) -> Floats:
@@ -135,6 +191,11 @@ def magnitudes(compact: Array, features: Features, positions: Positions) -> Floa
     else:
         entries = compact[xp.asarray(pair_table(len(j))[first, second]), xp.asarray(queries)]
     return entries.reshape(-1)
+
+
+def first_meets_all(compact: Array, features: Features) -> bool:
+    """Whether the first query is seen to meet every other, from a few entries: u = v = 0."""
+    return bool(to_host(compact.reshape(-1)[: features.n_queries]).all())
 
 
 def meeting(compact: Array, features: Features, positions: Positions) -> Mask:

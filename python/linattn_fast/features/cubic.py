@@ -15,8 +15,8 @@ from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.machine import same_bits
-from .compact import pair_table
-from .features import feature_count, samples_of
+from .compact import pair_entries, pair_table
+from .features import samples_of
 from .states import batch_and_features
 
 
@@ -99,10 +99,12 @@ def paper_features(Z: object, *, offsets: object = None) -> Floats:
 
 def head_coefficients(V: Floats, Q: Floats) -> Floats:
     """Coefficients (d_out, p) of heads: the sum of those of S[j, k] z[l] and S[k, j] z[l]."""
-    d_out, d = V.shape[1:]
+    H, d_out, d = V.shape
     xp = module_of(V)
-    W = xp.tensordot(V, Q, axes=(0, 0))  # (d_out, j, k, l) = sum_h V_h[a, j] Q_h[k, l]
-    j, k = (xp.asarray(index) for index in np.triu_indices(d))
-    C = W[:, j, k] + xp.where((j == k)[:, None], 0.0, W[:, k, j])
-    coefficients: Floats = xp.ascontiguousarray(C.reshape(d_out, feature_count(d)))
+    W = V.reshape(H, -1).T @ Q.reshape(H, -1)  # [aj, kl] = sum_h V_h[a, j] Q_h[k, l]
+    W = W.reshape(d_out, d * d, d)  # (a, jk, l)
+    upper, off, lower = (xp.asarray(index) for index in pair_entries(d))
+    C = W.take(upper, axis=1)
+    C[:, off] += W.take(lower, axis=1)
+    coefficients: Floats = C.reshape(d_out, -1)
     return coefficients

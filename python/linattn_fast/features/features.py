@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -353,10 +353,16 @@ class Features:
         return full.reshape(len(coefficients), -1)
 
 
+@lru_cache(maxsize=64)
+def _all_of(d: int) -> Features:
+    """All features of tokens in R^d."""
+    return Features(d)
+
+
 def as_features(features: object, d: int) -> Features:
     """Check a choice of features for tokens in R^d; None means all of them."""
     if features is None:
-        return Features(d)
+        return _all_of(d)
     if not isinstance(features, Features):
         raise TypeError(f"features: Features or None is needed, got {type(features).__name__}")
     if features.d != d:

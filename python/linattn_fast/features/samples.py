@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ..arrays.compiled import core
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
 from ..data.states import States
@@ -74,6 +76,31 @@ class Samples:
             require_none_left_out(tokens, weights, positions, chosen)
         return cls(tokens, targets, weights, positions, chosen)
 
+    @cached_property
+    def compiled(self) -> core.Samples:
+        """The samples as compiled code takes them, made once for all sums over them."""
+        tokens, targets, features = self.tokens, self.targets, self.features
+        rest: dict[str, Any] = {
+            "targets": None if targets is None else targets.storage,
+            "target_offsets": None if targets is None else targets.offsets,
+            "weights": self.weights,
+            "positions": self.positions,
+        }
+        if isinstance(tokens, States):
+            memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
+            query = tokens.query.reshape(len(tokens), 1, -1)
+            return core.Samples(tokens=query, memory=memory, symmetric=tokens.symmetric, **rest)
+        return core.Samples(
+            tokens=tokens.storage,
+            offsets=tokens.offsets,
+            pairs=None if features.everything else features.pair_numbers,
+            queries=None if features.everything else features.queries,
+            **rest,
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "compiled"}
+
     @property
     def d_out(self) -> int:
         """Number of outputs; 0 without targets."""
@@ -127,8 +154,7 @@ class Samples:
     @property
     def nbytes(self) -> int:
         """Bytes of tokens and targets."""
-        given = (batch for batch in (self.tokens, self.targets) if batch is not None)
-        return sum(batch.n_rows * batch.d * batch.sequence(0).itemsize for batch in given)
+        return self.tokens.nbytes + (0 if self.targets is None else self.targets.nbytes)
 
     def weight_of_each(self) -> Floats:
         """Weights of the samples, (n_samples,): every query has the weight of its sequence."""
@@ -193,9 +219,13 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     """
     if tokens.device is not None or isinstance(tokens, States):
         return
-    count = min(len(tokens), _SEQUENCES)
-    chosen = np.linspace(0, len(tokens) - 1, count).astype(np.intp)
-    ends_in_zeros = _are_zero(_at_an_end(tokens, chosen, -1))
+    count, chosen = len(tokens), np.arange(min(len(tokens), _SEQUENCES))
+    if count > _SEQUENCES:
+        chosen, count = chosen * (count - 1) // (_SEQUENCES - 1), _SEQUENCES
+    ends = _at_an_end(tokens, chosen, -1)
+    if ends[:, 0].all():  # as a rule
+        return
+    ends_in_zeros = _are_zero(ends)
     found = int(ends_in_zeros.sum())
     if found < max(2, _PADDED * count) or _are_zero(_at_an_end(tokens, chosen, 0)).any():
         return
@@ -225,7 +255,7 @@ def _at_an_end(tokens: Tokens, chosen: Numbers, end: int) -> Array:
     if isinstance(storage, tuple):
         found = np.stack([storage[i][end] for i in chosen])
     elif offsets is None:
-        found = storage[chosen, end]
+        found = storage[:, end] if len(chosen) == len(storage) else storage[chosen, end]
     else:
         found = storage[offsets[:-1][chosen] if end == 0 else offsets[1:][chosen] - 1]
     return found

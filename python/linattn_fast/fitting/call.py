@@ -24,6 +24,7 @@ from ..data.sources import as_source
 from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.samples import Samples
+from ..heads.heads import Heads
 from ..heads.number.given_number import best_layer
 from ..heads.number.without_gram import WithoutGram
 from ..heads.pending import NOT_YET, PendingHeads
@@ -286,7 +287,7 @@ def _assembled(
         bytes=planned_bytes if solved.bytes is None else solved.bytes,
         # The coefficients of a number of heads are others than those that were solved for
         coefficient_error=solved.coefficient_error if heads is None else None,
-        heads="" if heads is None else heads_in_words(heads),
+        heads=_told(settings.heads, heads),
     )
     found = Fit(
         coefficients,
@@ -309,8 +310,15 @@ def _assembled(
 def _find_heads_later(fit: Fit, pending: PendingHeads) -> None:
     """Leave the heads of a new fit to be found on first access."""
     state = vars(fit)  # past the guard of a frozen class
-    state.update(_pending=pending, info=replace(fit.info, heads=NOT_YET))
+    state["_pending"] = pending
     del state["heads"]
+
+
+def _told(asked: str | int | None, found: Heads | None) -> str:
+    """What ``info.heads`` says at first."""
+    if found is not None:
+        return heads_in_words(found)
+    return NOT_YET if isinstance(asked, str) else ""
 
 
 def _require_finite(solved: Solved) -> None:

@@ -22,10 +22,8 @@ from ..arrays import compiled
 from ..arrays.device import device_of
 from ..arrays.floats import as_array, as_floats
 from ..arrays.types import Array, Floats, Positions
-from ..backend.choice import get_backend
 from ..data.tokens import as_positions
 from ..features.features import Features, as_features
-from ..features.samples import Samples
 from ..system.machine import get_num_threads, same_bits
 from ..system.progress import Bar
 from .call import fit
@@ -33,9 +31,6 @@ from .result import Fit
 
 _MOST_CONDITION = 1e6
 """Bound on the condition number up to which coefficients are taken as Cholesky gives them."""
-_CANCELLED = 1e-6
-"""Mean squared error, relative to the targets', below which it is computed from the data: from
-moments it is the difference of two larger numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +163,9 @@ def fit_many(
             found.condition[i] = one.info.condition
             if report is not None:
                 report(int(found.safe.sum()) + len(fits))
-    names = [fits[i].info.solver if i in fits else "cholesky" for i in range(len(tokens))]
+    names = np.array(["cholesky", *(one.info.solver for one in fits.values())])
+    number = np.zeros(len(tokens), int)
+    number[list(fits)] = np.arange(1, len(names))
     for array in (found.coefficients, found.error, found.target, found.condition, found.safe):
         array.setflags(write=False)
     return FitMany(
@@ -176,7 +173,7 @@ def fit_many(
         found.error,
         found.target,
         found.condition,
-        np.array(names),
+        names[number],
         found.safe,
         chosen,
         positions,
@@ -270,7 +267,7 @@ def _together(
     rows = 1 if positions == "last" else n
     everything = features.everything
     try:
-        C, target, explained, condition = compiled.core.solve_many(
+        C, target, error, condition = compiled.core.solve_many(
             compiled.core.Samples(
                 tokens=tokens.reshape(B * N, n, d),
                 targets=targets.reshape(B * N, rows, d_out),
@@ -285,10 +282,5 @@ def _together(
         )
     except compiled.core.NonFiniteError:
         return found  # each alone says which it is
-    error = target - explained - alphas * np.einsum("bap,bap->b", C, C)
     safe = (condition <= _MOST_CONDITION) & np.isfinite(C).all(axis=(1, 2)) & np.isfinite(target)
-    for i in np.flatnonzero(safe & ~(error > _CANCELLED * target)):
-        alone = Samples.checked(tokens[i], targets[i], positions=positions, features=features)
-        equations = get_backend("auto").normal_operator(alone, keep=False)
-        error[i] = float(equations.gradient(C[i]).squared_error.sum()) / samples
     return _Found(C, error, target, condition, safe)

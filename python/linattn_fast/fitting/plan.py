@@ -4,11 +4,13 @@ A plan is made once, before any work, and is a list of steps that are tried in o
 solves the problem. The settings that it rests on are checked here, too. "auto" goes by these rules:
 
 - Queries that never occur together: blocks, where the whole would take longer.
-- Fewer samples than features: the dual, which gives the solution of least norm directly.
+- Fewer samples than features: the dual, which gives the solution of least norm directly; with a
+  ridge, conjugate gradients where they are predicted to be faster.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
-  certificate included where it is worth its time. Packed samples that take a tenth of the data or
-  more speak for Cholesky, whose memory does not grow with the number of samples. A stream, which
-  every pass would read again, and data on a cluster take Cholesky wherever it fits.
+  certificate included where it is worth its time. Where both take about as long, packed samples
+  of 64 MB and a tenth of the data or more speak for Cholesky, whose memory does not grow with
+  the number of samples. A stream, which every pass would read again, and data on a cluster take
+  Cholesky wherever it fits.
 - A number of heads is found from the Gram where that fits and is predicted to be faster, else by
   passes over the data, from a rough solution by conjugate gradients.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
@@ -22,7 +24,7 @@ from __future__ import annotations
 import numbers
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -46,15 +48,15 @@ from ..solvers.conjugate_gradients.pcg import Pcg
 from ..solvers.conjugate_gradients.rough import solve_roughly
 from ..solvers.costs import (
     PATIENCE,
-    WORTH,
     HeadCosts,
     bytes_of,
     kept_samples_bytes,
     predict,
     predict_orthogonal,
+    predicted_seconds,
+    room_for_samples,
     seconds_worth_cutting,
     what_needs,
-    worth_proving,
 )
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
@@ -64,8 +66,10 @@ Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "bl
 SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """Names that callers give: "auto", and one for each row of the table of solvers below."""
 
-_SHARE_KEPT = 0.1
-"""Share of the data that packed samples may take beside it where Cholesky needs no such memory."""
+_BYTES_KEPT, _SHARE_KEPT = 1 << 26, 0.1
+"""Bytes of packed samples, and share of the data, beyond which they speak for Cholesky."""
+_ABOUT_AS_LONG = 1.5
+"""How many times as long as conjugate gradients Cholesky may take for that memory."""
 
 # ---------------------------------------------------------------------- what is asked for
 
@@ -332,7 +336,7 @@ class _AutoRules:
             return in_blocks
         self._require_that_one_fits()
         if self._few_samples() and self._fits("dual"):
-            return Plan((self._dual(),))
+            return self._few(problem)
         solver, why = self._better_of_cholesky_and_passes(problem)
         return self._trying_a_part(problem, solver, why)
 
@@ -352,19 +356,36 @@ class _AutoRules:
             return "pcg" if self._fits("pcg") else "dual", self._too_large("cholesky")
         if not self._fits("pcg"):
             return "cholesky", self._too_large("pcg")
-        certify, n, columns = self.settings.certify, problem.n_samples, problem.n_columns
-        costs = predict(
-            problem.features, problem.d_out, problem.positions, n, columns, proof=bool(certify)
-        )
-        passes = costs.pcg + (costs.proof if certify and worth_proving(costs) else 0.0)
-        told = f"predicted {costs.cholesky:.2g} s by Cholesky and {passes:.2g} s by PCG"
-        kept = kept_samples_bytes(problem.features, problem.d_out, problem.positions, columns)
-        large = kept > _SHARE_KEPT * problem.samples.nbytes
-        if costs.cholesky <= passes:
+        certify = bool(self.settings.certify)
+        seconds = self._seconds(problem, certify=certify)
+        dense, passes = seconds["cholesky"], seconds["pcg"]
+        told = f"predicted {dense:.2g} s by Cholesky and {passes:.2g} s by PCG"
+        if dense <= passes:
             return "cholesky", told
-        if certify and large and costs.cholesky <= max(PATIENCE, WORTH * passes):
+        kept = kept_samples_bytes(
+            problem.features, problem.d_out, problem.positions, problem.n_columns
+        )
+        large = kept > max(_BYTES_KEPT, _SHARE_KEPT * problem.samples.nbytes)
+        if certify and large and dense <= _ABOUT_AS_LONG * passes:
             return "cholesky", f"{told}, whose samples would take {in_words(kept)}"
         return "pcg", told
+
+    def _seconds(self, problem: InMemory, *, certify: bool) -> dict[str, float]:
+        """Predicted seconds of each solver."""
+        room = room_for_samples(self.resources.limit)
+        return predicted_seconds(problem, self.settings.alpha, room, certify=certify)
+
+    def _few(self, problem: InMemory) -> Plan:
+        """Fewer samples than features: the dual, or with a ridge what is predicted to be faster."""
+        by_kernel = self._dual()
+        if self.settings.alpha == 0 or not self._fits("pcg"):
+            return Plan((by_kernel,))
+        seconds = self._seconds(problem, certify=False)
+        if seconds["dual"] <= seconds["pcg"]:
+            return Plan((by_kernel,))
+        told = f"predicted {seconds['dual']:.2g} s by the dual and {seconds['pcg']:.2g} s by PCG"
+        step = Step("pcg", told, self.estimate["pcg"], conjugate_gradients.solve_if_accurate)
+        return Plan((step, replace(by_kernel, reason="so the kernel was taken")))
 
     def _trying_a_part(self, problem: InMemory, solver: str, why: str) -> Plan:
         """The plan of a solver, which first tries whether a part of the data tells the answer."""

@@ -27,11 +27,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, lapack
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ..arrays.types import Floats
 from ..features.compact import pair_table
+from ..features.cubic import head_coefficients
 from ..features.features import pair_count
 from ..linalg.factors import EPS
 from ..system.progress import Progress
@@ -47,6 +48,10 @@ _WINDOW = 10
 """Steps over which the error must fall by more than a given fraction."""
 _LEAST_STEPS, _LEAST_PRODUCTS = 4, 20
 """Steps, and products with J'MJ, without which a descent is not worth starting."""
+_UNDAMPED, _NEGLIGIBLE = 1e-3, 0.01
+"""Damping mu up to which a step promises all that is left to gain nearby; and the part of the fall
+of a stalled descent below which that is not worth another step."""
+_TINY = float(np.finfo(np.float64).tiny)
 _LARGEST_DAMPING = 1e8
 """Damping mu above which no step is found."""
 
@@ -79,7 +84,7 @@ class Metric:
         return cls(matrix, pairs, queries / (trace if trace > 0 else 1.0), pair_table(d))
 
     @cached_property
-    def query_factor(self) -> tuple[Floats, bool]:
+    def query_factor(self) -> Floats:
         """Cholesky factor of K."""
         return _factor(self.queries)
 
@@ -135,14 +140,6 @@ class Descent(NamedTuple):
 # --------------------------------------------------------------------------------------- the blocks
 
 
-def coefficients_of(V: Floats, Q: Floats) -> Floats:
-    """Coefficients C(V, Q), (d_out, p), of arrays on the host; equal to ``Heads(V, Q)``'s own."""
-    W = np.tensordot(V, Q, axes=(0, 0))  # (a, j, k, l)
-    j, k = np.triu_indices(V.shape[2])
-    C = W[:, j, k] + np.where((j == k)[:, None], 0.0, W[:, k, j])  # the diagonal counts once
-    return np.ascontiguousarray(C.reshape(len(C), -1))
-
-
 def adjoint_of(V: Floats, Q: Floats, G: Floats, table: npt.NDArray[np.intp]) -> Floats:
     """What G (d_out, p) changes in V and then Q, flat: <G, C(dV, Q) + C(V, dQ)> in dV and dQ."""
     d_out, d = V.shape[1:]
@@ -195,14 +192,20 @@ def _query_block(V: Floats, metric: Metric) -> Floats:
     return np.asarray(r.reshape(Hd, -1) @ (r @ metric.pairs).reshape(Hd, -1).T)
 
 
-def _factor(block: Floats) -> tuple[Floats, bool]:
+def _factor(block: Floats) -> Floats:
     """Cholesky factor of a block; eigenvalues that repeated heads leave at zero are lifted."""
-    size = float(np.trace(block)) / len(block)
-    lifted = block + (100 * len(block) * EPS * size + np.finfo(np.float64).tiny) * np.eye(
-        len(block)
-    )
-    factor, lower = cho_factor(lifted, check_finite=False)
-    return factor, bool(lower)
+    n = len(block)
+    lifted = block.copy()
+    lifted.flat[:: n + 1] += 100 * EPS * float(block.trace()) + _TINY
+    factor, failed = lapack.dpotrf(lifted.T, clean=False, overwrite_a=True)
+    if failed:
+        raise LinAlgError(f"pivot {failed} of {n} is not positive")
+    return np.asarray(factor)
+
+
+def _solve(factor: Floats, right: Floats) -> Floats:
+    """Solve with a block that was factorised, for right (n, k)."""
+    return np.asarray(lapack.dpotrs(factor, right)[0])
 
 
 def product_flops(V: Floats, Q: Floats, metric: Metric) -> float:
@@ -257,7 +260,7 @@ class Linearised:
     def forward(self, x: Floats) -> Floats:
         """The product J x = C(dV, Q) + C(V, dQ), (d_out, p)."""
         dV, dQ = self.split(x)
-        return coefficients_of(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
+        return head_coefficients(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
 
     def adjoint(self, G: Floats) -> Floats:
         """The product J' G for G (d_out, p)."""
@@ -279,9 +282,9 @@ class Linearised:
         """Solve with the damping matrix."""
         dV, dQ = self.split(x)
         H, d_out, d = dV.shape
-        out_V = cho_solve(self.value_factor, self._rows(dV), check_finite=False)
-        out_Q = cho_solve(self.query_factor, dQ.reshape(H * d, d), check_finite=False)
-        out_Q = cho_solve(self.metric.query_factor, out_Q.T, check_finite=False).T
+        out_V = _solve(self.value_factor, self._rows(dV))
+        out_Q = _solve(self.query_factor, dQ.reshape(H * d, d))
+        out_Q = _solve(self.metric.query_factor, out_Q.T).T
         return np.concatenate([self._unrows(out_V, d_out), out_Q.ravel()])
 
     @staticmethod
@@ -313,22 +316,35 @@ class _InMetric(Linearised):
 def best_queries(V: Floats, target: Floats, metric: Metric) -> Floats:
     """Solve for Q with V given, in the metric P (x) K: A_Q Q = r (P (x) I) T, K drops out."""
     H, d_out, d = V.shape
-    T = target.reshape(d_out, -1, d)
-    if metric.pairs is not None:
-        T = np.einsum("uv,avl->aul", metric.pairs, T)
-    right = np.tensordot(V, T[:, metric.table], axes=((1, 2), (0, 1)))  # (h, k, l)
     factor = _factor(_query_block(V, metric))
-    return cho_solve(factor, right.reshape(H * d, d), check_finite=False).reshape(H, d, d)
+
+    def solve(T: Floats) -> Floats:
+        T = T.reshape(d_out, -1, d)
+        if metric.pairs is not None:
+            T = metric.pairs @ T
+        W = T.take(metric.table, axis=1)  # (a, j, k, l)
+        right = V.reshape(H, d_out * d) @ W.reshape(d_out * d, d * d)  # (h, kl)
+        return _solve(factor, right.reshape(H * d, d)).reshape(H, d, d)
+
+    Q = solve(target)
+    # Once more for what is left: the factor is not quite that of A_Q
+    return Q + solve(target - head_coefficients(V, Q))
 
 
 def best_values(Q: Floats, target: Floats, metric: Metric) -> Floats:
     """Solve for V with Q given: A_V V_a = r M T_a for every output a."""
     H, d, _ = Q.shape
-    T = metric.times(target).reshape(len(target), -1, d)
-    right = np.tensordot(Q, T[:, metric.table], axes=((1, 2), (2, 3)))  # (h, a, j)
     factor = _factor(_value_block(Q, metric))
-    rows = cho_solve(factor, right.transpose(0, 2, 1).reshape(H * d, -1), check_finite=False)
-    return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
+
+    def solve(T: Floats) -> Floats:
+        W = metric.times(T).reshape(len(T), -1, d).take(metric.table, axis=1)  # (a, j, k, l)
+        right = W.reshape(-1, d * d) @ Q.reshape(H, d * d).T  # (aj, h)
+        right = right.reshape(-1, d, H).transpose(2, 1, 0).reshape(H * d, -1)  # (hj, a)
+        rows = _solve(factor, right)
+        return np.ascontiguousarray(rows.reshape(H, d, -1).transpose(0, 2, 1))
+
+    V = solve(target)
+    return V + solve(target - head_coefficients(V, Q))  # as for Q
 
 
 def _step(at: Linearised, gradient: Floats, mu: float, rtol: float, budget: Budget) -> Floats:
@@ -371,7 +387,7 @@ class _Distance:
 
     def error(self, V: Floats, Q: Floats) -> tuple[float, Floats]:
         """See :meth:`Objective.error`."""
-        residual = coefficients_of(V, Q) - self.target
+        residual = head_coefficients(V, Q) - self.target
         return self.metric.norm(residual), residual
 
     def linearised(self, V: Floats, Q: Floats, point: Floats) -> Linearised:
@@ -443,7 +459,8 @@ def minimise(
             history.append(error)
         else:
             mu, growth = mu * growth, 2 * growth
-        if mu > _LARGEST_DAMPING:
+        at_the_end = mu <= _UNDAMPED and promised <= _NEGLIGIBLE * stall * error**2
+        if mu > _LARGEST_DAMPING or at_the_end:
             break
         if len(history) > _WINDOW and error > (1 - stall) * history[-1 - _WINDOW]:
             break

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
-from scipy.linalg import qr, svd
 
 from ..arrays.device import device_of, frozen, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
@@ -510,20 +509,21 @@ def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads
 def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
     """Bring V (H, d_out, d_v) and Q (H, d_k, d_q) into normal form; heads that repeat are merged.
 
-        sum_h vec(V_h) vec(Q_h)' = (left A) (right B)' = left (A B') right'
+        sum_h vec(V_h) vec(Q_h)' = left (A right')
 
-    with left A and right B the QR decompositions of all vec(V_h) and vec(Q_h) side by side, so that
-    the SVD is of an H x H matrix.
+    with left A the QR decomposition of all vec(V_h) side by side and right that of the vec(Q_h), so
+    that the SVD is of A right', which has no more than H rows.
     """
     H, _, d_v = V.shape
-    if H == 0 or not (V.any() and Q.any()):
+    if H == 0:
+        return V, Q
+    left, A = np.linalg.qr(V.reshape(H, -1).T)
+    U, sigma, W = np.linalg.svd(A @ Q.reshape(H, -1), full_matrices=False)
+    if sigma[0] == 0:
         return V[:1] * 0, Q[:1] * 0
-    left, A = qr(V.reshape(H, -1).T, mode="economic", check_finite=False)
-    right, B = qr(Q.reshape(H, -1).T, mode="economic", check_finite=False)
-    U, sigma, W = svd(A @ B.T, full_matrices=False, check_finite=False)
     count = _above_rounding(sigma)
     root = np.sqrt(sigma[:count])
-    values, queries = (left @ U[:, :count]) * root, (right @ W[:count].T) * root  # (d_out d, H), ..
+    values, queries = (left @ U[:, :count]) * root, W[:count].T * root  # (d_out d_v, H), ..
     return with_signs(values, queries, d_v, Q.shape[2])
 
 

@@ -1,47 +1,51 @@
 """What ranks say about the heads behind coefficients: how many at least, and often which.
 
-Only T[a,j,k,l], the sum over heads of V[a,j] Q[k,l] symmetrised in (j,k), reaches the output. Two
-contractions of it have a rank of at most the number of heads H, whatever the heads are:
+Two contractions of the coefficients (:mod:`linattn_fast.heads.contractions`) have a rank of at most
+the number of heads H, whatever the heads are:
 
-    M(x)[a,l] = T x x = sum_h (V_h x) (Q_h' x)'             d_out x d     rank            <= H
-    B(u,c)[j,k] = T u c = sum_h sym (V_h' u) (Q_h c)'       d x d         eigenvalues of
-                                                                          either sign     <= H
+    M(x) = sum_h (V_h x) (Q_h' x)'              d_out x d    rank                         <= H
+    B(u,c) = sum_h sym (V_h' u) (Q_h c)'        d x d        eigenvalues of either sign   <= H
 
 For unit vectors a change of the coefficients by e moves singular values and eigenvalues by at most
 e, so values above the tolerance count for every approximation within the tolerance. They are
 computed with rounding of their own, which is added to the tolerance, and subtracted from what fewer
 heads leave.
 
-Where M(x) has rank H less than d_out, its columns span the V_h x, so V in the span of the V_h means
-
-    (I - U U') V x = 0   for every x,    U = an orthonormal basis of the columns of M(x)
-
-which is linear in V: enough points x leave, in general, nothing but that span
-(:mod:`linattn_fast.heads.span`). Likewise for Q and the rows, where H is less than d. No search is
-needed then.
+Where M(x) has rank H less than d_out or d, its columns or rows give one factor of the heads
+(:mod:`linattn_fast.heads.span`); with a single output and at most d/2 heads, B(c) does. The other
+factor follows by least squares, and no search is needed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from ..arrays.types import Floats
-from ..features.compact import pair_table
 from ..linalg.factors import EPS
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
-from .span import points_needed, span
+from .contractions import at_outputs, unit_points
+from .span import (
+    Columns,
+    points_needed,
+    queries_in,
+    queries_needed,
+    values_by_pencils,
+    values_in,
+    values_in_ranges,
+)
 
 TOLERANCE = 1e-9
 """Relative residual up to which coefficients count as reproduced."""
-ROUNDING = 2e-15
+_GOAL = 1e-14
 """Relative residual at which least squares stops."""
 _POINTS = 16
-"""Points at which the contractions are formed."""
-_SEED = 2410
-"""Seed of these points."""
+"""Points at which M(x) is formed."""
+_FORMS, _FORMS_TIMES_D = (4, 8), 64
+"""Points at which B(u,c) is formed: fewest and most, and in between their number times d."""
 _GAP = 0.1
 """Ratio of neighbouring singular values that random coefficients hardly ever have."""
 
@@ -70,40 +74,66 @@ class Ranks:
         # most one; an SVD or eigendecomposition by a few times its size, taken as ten
         terms = C.shape[1] // d + d + len(C)
         self.rounding = float((terms + 10 * (d + len(C))) * EPS * self.size)
-        """Bound on the error of singular values of M(x) and eigenvalues of B(u,c)."""
+        """Bound on the error of singular values of M(x) and eigenvalues of B(u,c): what cannot be
+        told from no error at all."""
         self.rank = self._rank_above(self.threshold)
         """Largest rank of M(x) over the points."""
         self.least = max(1, self.least_heads(self.threshold))
         """A number of heads that no approximation within the tolerance can do without."""
 
     @cached_property
+    def columns(self) -> Columns:
+        """The SVDs of M(x) at points."""
+        return Columns.of(self.C, _POINTS, self.d)
+
+    @property
     def singular_values(self) -> Floats:
         """Singular values of M(x) at each point, the largest first: (m, min(d_out, d))."""
-        M = contract_pairs(self.C, _units(_POINTS, self.d))
-        return np.asarray(np.linalg.svd(M, compute_uv=False))
+        return self.columns.sizes
+
+    @cached_property
+    def forms(self) -> Floats:
+        """The matrices B(u,c) at points, (m, d, d)."""
+        return self._forms(min(_FORMS[1], max(_FORMS[0], _FORMS_TIMES_D // self.d)))
+
+    def _forms(self, count: int) -> Floats:
+        return at_outputs(self.C, unit_points(count, len(self.C)), unit_points(count, self.d))
 
     @cached_property
     def eigenvalues(self) -> Floats:
         """Eigenvalues of B(u,c) at each point, ascending: (m, d)."""
-        u, c = _units(_POINTS, len(self.C)), _units(_POINTS, self.d)
-        maps = self.C.reshape(len(self.C), -1, self.d)  # (a, pair, l)
-        T = np.einsum("ma,aul,ml->mu", u, maps, c, optimize=True)
-        return np.asarray(np.linalg.eigvalsh(T[:, self.metric.table] * _halves(self.d)))
+        if self.one_output:  # whose eigenvectors give the heads
+            return self._eigen[0]
+        return np.asarray(np.linalg.eigvalsh(self.forms))
+
+    @cached_property
+    def _eigen(self) -> tuple[Floats, Floats]:
+        """The eigenvalues with their eigenvectors, (m, d, d)."""
+        return np.linalg.eigh(self.forms)
+
+    @property
+    def one_output(self) -> bool:
+        """Whether there is a single output: M(x) is a row then, and says nothing."""
+        return len(self.C) == 1
 
     def least_heads(self, threshold: float) -> int:
         """A number of heads that no approximation within the threshold can do without."""
         above = threshold + self.rounding
-        signs = [(self.eigenvalues > above).sum(axis=1), (self.eigenvalues < -above).sum(axis=1)]
-        return max(self._rank_above(above), int(np.max(signs)))
+        largest, smallest = self.eigenvalues.max(axis=0), self.eigenvalues.min(axis=0)
+        positive, negative = (largest > above).sum(), (smallest < -above).sum()
+        return max(self._rank_above(above), int(positive), int(negative))
 
     def _rank_above(self, threshold: float) -> int:
-        return int((self.singular_values > threshold).sum(axis=1).max())
+        if self.one_output:
+            return 1
+        # Values are sorted at each point, so that some point has as many as are above it at any
+        return int(np.count_nonzero(self.singular_values.max(axis=0) > threshold))
 
     def before_gap(self) -> int | None:
         """Number of singular values of M(x) before the widest gap; None if no gap is wide."""
-        typical = np.median(self.singular_values, axis=0)
-        if len(typical) < 2:
+        if min(len(self.C), self.d) < 2:
             return None
+        typical = np.median(self.singular_values, axis=0)
         ratios = typical[1:] / np.maximum(typical[:-1], np.finfo(np.float64).tiny)
         widest = int(ratios.argmin())
         return widest + 1 if ratios[widest] < _GAP else None
@@ -113,62 +143,61 @@ class Ranks:
 
         It is 0 where ranks do not tell, or rounding hides it.
         """
-        values = self.eigenvalues
-        signs = np.concatenate([np.sort(np.maximum(s, 0))[:, ::-1] for s in (values, -values)])
-        rest = [
-            np.sqrt((x[:, H:] ** 2).sum(axis=1)).max(initial=0.0)
-            for x in (self.singular_values, signs)
-        ]
-        lost = float(np.sqrt(max(self.d, len(self.C)))) * self.rounding  # by d or d_out values
-        return max(0.0, float(max(rest)) - lost)
+        if H == 0:
+            return self.size
+        after = self.eigenvalues[:, : max(0, self.d - H)], -self.eigenvalues[:, H:]
+        rest = _largest_norm(np.maximum(np.concatenate(after), 0))
+        if not self.one_output:
+            rest = max(rest, _largest_norm(self.singular_values[:, H:]))
+        lost = math.sqrt(max(self.d, len(self.C))) * self.rounding  # by d or d_out values
+        return max(0.0, rest - lost)
 
     # ---------------------------------------------------------------------- heads by linear algebra
 
+    @property
+    def given(self) -> int:
+        """The number of heads that linear algebra gives, if it gives any."""
+        return self.least if self.one_output else self.rank
+
     def spans(self) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the heads that ranks give: as many as the rank of M(x) says."""
-        V = self._span_of_values(self.rank)
+        """Yield the heads that linear algebra gives."""
+        V = self._values_of_one_output() if self.one_output else self._span_of_values()
         if V is not None:
             yield V, best_queries(V, self.C, self.metric)
-        Q = self._span_of_queries(self.rank)
+        Q = None if self.one_output else self._span_of_queries()
         if Q is not None:
             yield best_values(Q, self.C, self.metric), Q
 
-    def _span_of_values(self, H: int) -> Floats | None:
-        """V (H, d_out, d) from the columns of M(x); None where they say nothing."""
-        if len(self.C) <= H or self.d < H:
+    def _values_of_one_output(self) -> Floats | None:
+        """V (H, 1, d) from B(c); None for more than d/2 heads."""
+        H, d = self.least, self.d
+        if d < 2 * H:
             return None
-        x = _units(points_needed(H, len(self.C), self.d), self.d)
-        return span(contract_pairs(self.C, x), x, H)
+        if d == 2 * H:
+            return values_by_pencils(self.forms, self.eigenvalues)
+        needed = queries_needed(H, d)
+        enough = needed <= len(self.forms)
+        _, vectors = self._eigen if enough else np.linalg.eigh(self._forms(needed))
+        return values_in_ranges(vectors, H)
 
-    def _span_of_queries(self, H: int) -> Floats | None:
+    def _span_of_values(self) -> Floats | None:
+        """V (H, d_out, d) from the columns of M(x); None where they say nothing."""
+        H, d_out = self.rank, len(self.C)
+        return values_in(self.C, self._columns(H, d_out), H) if d_out > H else None
+
+    def _span_of_queries(self) -> Floats | None:
         """Q (H, d, d) from the rows of M(x); None where they say nothing."""
-        if self.d <= H or len(self.C) < H:
-            return None
-        x = _units(points_needed(H, self.d, self.d), self.d)
-        F = span(contract_pairs(self.C, x).transpose(0, 2, 1), x, H)  # F = Q'
-        return None if F is None else np.ascontiguousarray(F.transpose(0, 2, 1))
+        H, d = self.rank, self.d
+        return queries_in(self.C, self._columns(H, d), H) if d > H else None
+
+    def _columns(self, H: int, n: int) -> Columns:
+        """M(x) at enough points for the span of its H columns among n."""
+        needed = points_needed(H, n, self.d)
+        return self.columns if needed <= _POINTS else Columns.of(self.C, needed, self.d)
 
     def nearest(self, V: Floats, Q: Floats, budget: Budget) -> Descent:
         """Least squares from heads (V, Q) to C, until rounding is all that is left."""
-        return descend(V, Q, self.C, self.metric, budget, goal=ROUNDING * self.size)
-
-
-def contract_pairs(C: Floats, x: Floats) -> Floats:
-    """The matrices M(x), (m, d_out, d), for x (m, d)."""
-    d = x.shape[1]
-    j, k = np.triu_indices(d)
-    products = x[:, j] * x[:, k]  # the coefficient of j < k is 2 T already
-    return np.asarray(np.einsum("mu,aul->mal", products, C.reshape(len(C), -1, d), optimize=True))
-
-
-def split_evenly(C: Floats, d: int) -> Floats:
-    """T (d_out, d, d, d) of coefficients (d_out, p), half of each for (j,k) and half for (k,j)."""
-    return np.asarray(C.reshape(len(C), -1, d)[:, pair_table(d)] * _halves(d)[:, :, None])
-
-
-def _halves(d: int) -> Floats:
-    """A matrix (d, d) with ones on the diagonal and halves elsewhere."""
-    return np.where(np.eye(d, dtype=bool), 1.0, 0.5)
+        return descend(V, Q, self.C, self.metric, budget, goal=_GOAL * self.size)
 
 
 def svd_tolerance(d_out: int, d: int) -> float:
@@ -185,7 +214,6 @@ def _reachable(d_out: int, d: int) -> float:
     return float(np.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d))
 
 
-def _units(count: int, d: int) -> Floats:
-    """Fixed points on the unit sphere, (count, d)."""
-    x = np.random.default_rng(_SEED).standard_normal((count, d))
-    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
+def _largest_norm(rows: Floats) -> float:
+    """The largest norm of the rows (m, n)."""
+    return math.sqrt((rows * rows).sum(axis=1).max())

@@ -9,6 +9,7 @@ these heads (:mod:`linattn_fast.heads.ranks`); where they do not, a search looks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -20,15 +21,17 @@ from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
 from ..data.states import StateShape
 from ..features.compact import pair_table
+from ..features.cubic import head_coefficients
 from ..features.features import feature_count, pair_count
 from ..linalg.factors import EPS
+from ..problem.interface import ShowProgress
 from ..solvers.solved import Solved
 from ..system.arguments import as_size
 from ..system.machine import same_bits
-from ..system.progress import Progress
-from .bilinear import Budget, Descent, coefficients_of
+from ..system.progress import Bar, Progress
+from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
-from .ranks import ROUNDING, TOLERANCE, Ranks, svd_tolerance
+from .ranks import TOLERANCE, Ranks, svd_tolerance
 from .rectangular import rectangular_heads
 from .search import FLOPS, QUICK, Search
 from .svd import svd_count, svd_factors, svd_heads
@@ -43,6 +46,8 @@ _NOISE = 100
 """Noise in the coefficients, over the tolerance, from which on no few heads are within that."""
 _POLISH = 0.1
 """Flops spent on the last digits once the number is known, relative to those of the search."""
+_PROMISING = 0.1
+"""Relative residual of heads that ranks give from which on these are no better than others."""
 _EXACT_FIT = 1e-12
 """Mean squared error over mean squared target up to which targets count as those of a layer."""
 _LARGEST_TOLERANCE = 1e-4
@@ -56,6 +61,9 @@ def recover_heads(
     method: Method = "minimal",
     max_heads: int | None = None,
     tol: float | None = None,
+    *,
+    noise: float = 0.0,
+    progress: ShowProgress = False,
 ) -> Heads:
     """Turn coefficients back into heads.
 
@@ -80,6 +88,14 @@ def recover_heads(
         counts as rounding, and ``heads.recovery.tolerance`` has it. "svd": drop heads
         whose singular value is at most ``tol`` times the largest; by default the machine precision
         times the larger side of the matrix.
+    noise
+        "minimal": relative size of the errors in the coefficients, ||error|| / ||C||, where that is
+        known, as ``fit.heads`` knows it from the errors that a fit left. Coefficients with noise of
+        more than a hundred times ``tol`` have no small number of heads, so none is searched for:
+        heads are those that ranks give, or the SVD's, in the time of an SVD.
+    progress
+        True shows a bar of the search, in per cent of the flops that it may spend; a function is
+        called with the per cent and 100, and may raise to stop.
 
     Returns
     -------
@@ -89,9 +105,11 @@ def recover_heads(
 
     Notes
     -----
-    The search is deterministic and limited to a fixed number of flops, a few seconds of work; where
-    a single attempt would take more, the SVD's heads are returned at once, or ``max_heads`` of the
-    nearest. It runs on the host; heads of coefficients on a CUDA device are put there.
+    Where ranks give the heads, that takes fewer flops than an SVD. Elsewhere there is a search,
+    unless the coefficients are known to have noise. It is deterministic and limited to a fixed
+    number of flops, a few seconds of work; where a single attempt would take more, the SVD's heads
+    are returned at once, or ``max_heads`` of the nearest. It runs on the host; heads of
+    coefficients on a CUDA device are put there.
 
     Examples
     --------
@@ -120,10 +138,17 @@ def recover_heads(
         tol = TOLERANCE if method == "minimal" else svd_tolerance(len(C), d)
     elif isinstance(tol, bool) or not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
-    wanted = Wanted(method, float(tol), max_heads)
-    if shape is not None:
-        return heads_of_states(C, shape, wanted).put(given)
-    return heads_of(C, d, wanted).put(given)
+    if isinstance(noise, bool) or not isinstance(noise, int | float | np.number) or not noise >= 0:
+        raise ValueError(f"noise: a number of at least 0 is needed, got {noise!r}")
+    if method == "svd":
+        wanted = Wanted("svd", float(tol), max_heads)
+    else:
+        why = f"the coefficients have noise of {noise:.1e} of their size"
+        wanted = Wanted.with_noise(float(tol), float(noise), why, max_heads)
+    with Bar(100, "heads", progress, unit="percents") as report:
+        if shape is not None:
+            return heads_of_states(C, shape, wanted, report).put(given)
+        return heads_of(C, d, wanted, report).put(given)
 
 
 def _as_shape(sizes: tuple[int, ...] | list[int]) -> StateShape:
@@ -149,13 +174,30 @@ class Wanted:
     then, but for a few hundred coefficients: heads are those that ranks give, or the SVD's."""
 
     @classmethod
+    def with_noise(
+        cls,
+        tol: float,
+        level: float,
+        why: str,
+        max_heads: int | None = None,
+        flops: float | None = None,
+    ) -> Wanted:
+        """As few heads as reproduce coefficients with noise of a level, relative to their size.
+
+        Far above the tolerance, the chance that few heads come within it is that of a point near a
+        set of measure zero.
+        """
+        if level > _NOISE * tol:
+            return cls("minimal", tol, max_heads, FLOPS_IF_DOUBTFUL, why)
+        return cls("minimal", tol, max_heads, flops)
+
+    @classmethod
     def of_fit(cls, method: str, d: int, solved: Solved, alpha: float) -> Wanted:
         """What to look for in the coefficients of a fit.
 
         Errors e of the targets y that are left leave, in the coefficients of p features from N
         samples, noise of about ||e|| / ||y|| sqrt(p / N), relatively; a ridge moves them by about
-        ||e|| / ||y||. Far above the tolerance, the chance that few heads come within it is that of
-        a point near a set of measure zero.
+        ||e|| / ||y||.
         """
         solution, p = solved.solution, solved.solution.coefficients.shape[1]
         if method == "svd":
@@ -166,28 +208,28 @@ class Wanted:
         error, energy = solution.mean_squared_error, solved.mean_squared_target
         left = error / energy if energy > 0 else 0.0
         sure = left - solution.error_bound / energy if energy > 0 else 0.0
-        if sure > _EXACT_FIT and sure * min(1.0, p / solved.n_samples) > (_NOISE * tol) ** 2:
-            why = f"the fit left {left:.1e} of the targets' mean square"
-            return cls("minimal", tol, flops=FLOPS_IF_DOUBTFUL, noise=why)
+        level = math.sqrt(sure * min(1.0, p / solved.n_samples)) if sure > _EXACT_FIT else 0.0
+        why = f"the fit left {left:.1e} of the targets' mean square"
         # Fewer samples than features are fitted exactly, whatever their targets
         told = solved.n_samples >= p or solution.coefficients.size <= QUICK
         exact = alpha == 0 and left <= _EXACT_FIT and told
-        return cls("minimal", tol, flops=None if exact else FLOPS_IF_DOUBTFUL)
+        return cls.with_noise(tol, level, why, flops=None if exact else FLOPS_IF_DOUBTFUL)
 
 
 def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Heads:
     """Heads of checked coefficients on the host; see recover_heads."""
-    if not C.any():
+    largest = float(np.abs(C).max())
+    if largest == 0:
         recovery = Recovery(wanted.method, 0.0, 0, (), 0.0, "all coefficients are zero")
         return known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
-    scale = float(np.exp2(2 * np.rint(np.log2(np.abs(C).max()) / 2)))
+    scale = math.ldexp(1.0, 2 * round(math.log2(largest) / 2))
     if wanted.method == "minimal":
         budget = Budget(FLOPS if wanted.flops is None else wanted.flops, report)
         V, Q, recovery = _minimal(Ranks(C / scale, d, wanted.tol), wanted, budget)
     else:
         V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), wanted)
-    root = float(np.sqrt(scale))
+    root = math.sqrt(scale)
     return known_heads(V * root, Q * root, recovery)
 
 
@@ -229,7 +271,7 @@ def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
     most = min(len(ranks.C) * ranks.d, ranks.d**2)  # the SVD has no more
     # The likely answer first: where ranks give the heads, neither search nor SVD is needed
     likely = ranks.least < most and (wanted.max_heads is None or ranks.least <= wanted.max_heads)
-    ends = _by_ranks(ranks, budget) if likely and ranks.rank == ranks.least else []
+    ends = _by_ranks(ranks, budget) if likely and ranks.given == ranks.least else []
     if ends and ends[0].error <= ranks.threshold:
         best = _polished(ranks, ends[0], budget)
         return _reported(ranks, "minimal", best, "no fewer are possible")
@@ -237,10 +279,12 @@ def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
 
 
 def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
-    """Heads to which least squares leads from those that ranks give, the nearest first."""
+    """Heads that ranks give, brought to rounding where they are near; the nearest first."""
     ends: list[Descent] = []
     for V, Q in ranks.spans():
-        ends.append(ranks.nearest(V, Q, budget))
+        error = float(np.linalg.norm(head_coefficients(V, Q) - ranks.C))
+        near = ranks.rounding < error <= _PROMISING * ranks.size
+        ends.append(ranks.nearest(V, Q, budget) if near else Descent(V, Q, error))
         if ends[-1].error <= ranks.threshold or budget.spent:
             break
     return sorted(ends, key=lambda end: end.error)
@@ -281,7 +325,7 @@ def _searched(search: Search, wanted: Wanted, likely: bool) -> _Found:
 def _polished(ranks: Ranks, best: Descent, searched: Budget) -> tuple[Floats, Floats]:
     """Heads brought to rounding, where the budget of the search ended before."""
     budget = Budget(_POLISH * searched.total)
-    while best.error > ROUNDING * ranks.size and not budget.spent:
+    while best.error > ranks.rounding and not budget.spent:
         before, best = best.error, ranks.nearest(best.V, best.Q, budget)
         if best.error > 0.5 * before:
             break
@@ -302,7 +346,7 @@ def _reported(
     tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
     recovery = Recovery(
         method,
-        residual=float(np.linalg.norm(coefficients_of(V, Q) - ranks.C)) / ranks.size,
+        residual=float(np.linalg.norm(head_coefficients(V, Q) - ranks.C)) / ranks.size,
         at_least=ranks.least,
         tried=tuple(each for each in tried if each[0] != len(heads[0])),
         fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,

@@ -34,7 +34,7 @@ from ..features.features import pair_count
 from ..linalg.cholesky import cholesky_in_place, cholesky_solve
 from ..linalg.factors import EPS
 from .bilinear import BLAS_RATIO, CALL_FLOPS, Budget
-from .ranks import split_evenly
+from .contractions import split_evenly
 
 LARGEST_SYSTEM = 1500
 """Number of coefficients, rows of the matrix of a step, up to which steps are quick enough."""

@@ -116,7 +116,7 @@ class Search:
 
     def _nearest(self, H: int) -> Descent:
         """The nearest H heads from several starts."""
-        ends = list(self.by_ranks) if self.ranks.rank == H else []
+        ends = list(self.by_ranks) if self.ranks.given == H else []
         starts = self._starts(H)
         while not self._settled(H, ends) and (start := next(starts, None)) is not None:
             ends.append(self.ranks.nearest(*start, self.budget))
@@ -137,7 +137,7 @@ class Search:
 
     def _starts(self, H: int) -> Iterator[tuple[Floats, Floats]]:
         """Yield heads to start from, the most promising first."""
-        if self.ranks.rank == H and not self.by_ranks:
+        if self.ranks.given == H and not self.by_ranks:
             yield from self.ranks.spans()
         if self.quick and (start := self._reduced(H, 0)) is not None:
             yield start[:2]

@@ -1,130 +1,184 @@
-"""The matrices F (n, d) that map each of many points x into a given subspace: a null space.
+"""One factor of the heads by linear algebra: the span that ranks of contractions show.
 
-With U_i an orthonormal basis (n, H) of the subspace at the point x_i, these F are where
+The contractions M(x) and B(c) are those of :mod:`linattn_fast.heads.contractions`. The other factor
+follows by least squares.
 
-    K F = sum_i (I - U_i U_i') F x_i x_i'        an operator on matrices, n d x n d if written out
+**Several outputs.** Where M(x) = sum_h (V_h x) (Q_h' x)', n x k, has rank H < n, its columns span
+the V_h x. So with U(x) an orthonormal basis of them,
 
-vanishes. Written out, its smallest eigenvalues take (n d)^3 flops: seconds at n = d = 64, and at
-128 a matrix of 2 GB. Applied, it takes 4 n m (d + H) flops for m points. So a random G is split,
+    (I - U(x) U(x)') F x = 0     for every x and every F in the span of the V_h
 
-    G = (null space) + (range),    range part Y:  K Y = K G  by conjugate gradients from zero
+Enough points leave, in general, nothing but that span. It has n d unknowns, but all except H d are
+known from a single point x0. Heads may be mixed, so let A(x) = [V_1 x, .., V_H x] be U0 at x0:
 
-and G - Y is a random element of the null space. With several times as many equations as unknowns,
-K is well conditioned on its range, and some fifty steps bring Y to rounding. How many dimensions
-the null space has shows in how many of a few more G - Y are independent, and K (G - Y) says whether
-they are in it. Where nothing is left of G, there is no null space; where there is doubt, the matrix
-is written out after all.
+    M(x0) = U0 S0 W0'     2 M(x0,y) = A(y) W0 S0 + U0 (..)
+    A(y) = N(y) + U0 X(y),     N(y) = (I - U0 U0') 2 M(x0,y) W0 / S0,    X (H x H) linear in y
+
+and X solves a least-squares problem, (I - U(x) U(x)') (N(x) + U0 X(x)) = 0 at the points, with
+X(x0) = I. Its normal equations are H d x H d, for each of H columns:
+
+    sum_x (I - G' G) X(x) x'  =  sum_x G' U(x)' N(x) x'        G = U(x)' U0
+
+Transposed matrices M(x)' give the span of the Q_h', where H < d. Neither the matrix of H d x H d
+nor its factorisation is more than an SVD of the coefficients takes: H <= min(d, d_out).
+
+**One output, fewer than d/2 heads.** V_h is a vector v_h, and B(c) = sum_h sym v_h (Q_h c)' is a d
+x d matrix for each query c, with up to H eigenvalues of either sign. B(c) has rank 2H < d, and its
+range holds all v_h, whatever c is. So their span is what the ranges at several c have in common, in
+general. It is orthogonal to all null vectors of B(c): with orthonormal bases N_i of these, the last
+left singular vectors of [N_1, .., N_m].
+
+**One output, d/2 heads.** B(c) has full rank. Orthogonal to the v_h is a subspace W of half the
+dimension on which every B(c) vanishes. B(c) maps W to the span of the v_h, so N = B(c1)^-1 B(c2)
+maps W to W:
+
+    N = [ A   * ]  with A' similar to D, so that  det (t - N) = p(t)^2,   p(N) = [ 0  * ]
+        [ 0   D ]                                                                [ 0  0 ]
+
+in a basis that begins with W. In general p(N) has rank H, and its rows span the v_h. The
+coefficients of p come from traces: half of tr N^k are the power sums of its roots.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from scipy.linalg import eigh
 
 from ..arrays.types import Floats
+from ..linalg.cholesky import cholesky_in_place, cholesky_solve
+from .contractions import at_squares, beside, unit_points
 
-DENSE_UP_TO = 1100
-"""Number of entries of F up to which the matrix of K is written out: some tenths of a second."""
-_DENSE_AT_MOST = 4500
-"""Number of entries of F up to which it is written out where the iteration is in doubt: 160 MB."""
-_MORE = 3
-"""Random matrices more than the null space is expected to have dimensions."""
-_STEPS = 300
-"""Steps of conjugate gradients: enough for a condition number of about 300."""
-_CONVERGED = 1e-13
-"""||K (G - Y)|| / ||K G|| at which conjugate gradients stop."""
-_IN_NULL_SPACE = 1e-8
-"""||K F|| of a unit F, relative to the mean eigenvalue, up to which F counts as in the null space;
-the smallest of the other eigenvalues is near 0.2."""
-_NOTHING = 1e-6
-"""Relative size up to which what is left of a random matrix counts as nothing."""
-_SEED = 1964
+_TIMES, _TIMES_ONE = 2, 3
+"""Equations over unknowns, at the least: with several outputs, and with one."""
+_SINGULAR = 1e-12
+"""Smallest eigenvalue over the largest of a matrix that is not divided by."""
+
+
+class Columns(NamedTuple):
+    """M(x) at points, by their SVDs."""
+
+    points: Floats
+    """The points x, (m, d)."""
+    left: Floats
+    """Columns of M(x), (m, n, r)."""
+    sizes: Floats
+    """Singular values, the largest first, (m, r)."""
+    right: Floats
+    """Rows of M(x), (m, r, k)."""
+
+    @classmethod
+    def of(cls, C: Floats, count: int, d: int) -> Columns:
+        """Those of coefficients at fixed points."""
+        x = unit_points(count, d)
+        return cls(x, *np.linalg.svd(at_squares(C, x), full_matrices=False))
 
 
 def points_needed(H: int, n: int, d: int) -> int:
-    """Number of points that determine the null space: twice the unknowns, n d, or four times.
-
-    A point has n - H equations. Iterations want more of them, for a better condition number.
-    """
-    times = 2 if n * d <= DENSE_UP_TO else 4
-    return times * (n * d) // (n - H) + d
+    """Number of points that determine X: each has min(H, n - H) equations for a column of it."""
+    return -(-_TIMES * H * d // min(H, n - H))
 
 
-def span(M: Floats, x: Floats, H: int) -> Floats | None:
-    """Basis (H, n, d) of the F with F x_i in the first H left singular vectors of M_i (n, .).
-
-    None where it is plain that there are none. A small matrix has its eigenvectors of smallest
-    eigenvalue taken, whatever these are.
-    """
-    n, d = M.shape[1], x.shape[1]
-    if n * d <= DENSE_UP_TO:
-        return dense_span(M, x, H)
-    U = np.linalg.svd(M, full_matrices=False)[0][:, :, :H]
-    F, left = iterated_span(np.ascontiguousarray(U), x)
-    if left <= _IN_NULL_SPACE or n * d > _DENSE_AT_MOST:
-        return F if len(F) == H else None
-    return dense_span(M, x, H)
+def values_in(C: Floats, M: Columns, H: int) -> Floats | None:
+    """V (H, d_out, d) from the columns of M(x); None where they do not determine it."""
+    base = int(M.sizes[:, H - 1].argmax())  # where the smallest of H directions is largest
+    near = beside(C, M.points[base]) @ (M.right[base, :H].T / M.sizes[base, :H])  # (d, d_out, H)
+    return _span(M.points, M.left[:, :, :H], near, base)
 
 
-def dense_span(M: Floats, x: Floats, H: int) -> Floats:
-    """The same from the eigenvectors of the matrix of K, (n d, n d)."""
-    m, n, _ = M.shape
+def queries_in(C: Floats, M: Columns, H: int) -> Floats | None:
+    """Q (H, d, d) from the rows of M(x); None where they do not determine it."""
+    base = int(M.sizes[:, H - 1].argmax())
+    scaled = M.left[base, :, :H] / M.sizes[base, :H]  # (d_out, H)
+    near = beside(C, M.points[base]).transpose(0, 2, 1) @ scaled  # (d, d, H)
+    F = _span(M.points, M.right[:, :H].transpose(0, 2, 1), near, base)  # F = Q'
+    return None if F is None else np.ascontiguousarray(F.transpose(0, 2, 1))
+
+
+def _span(x: Floats, U: Floats, near: Floats, base: int) -> Floats | None:
+    """F (H, n, d) with F x in U(x), for U (m, n, H) and near 2 M(x0, e_j) W0 / S0, (d, n, H)."""
+    m, n, H = U.shape
     d = x.shape[1]
-    left = np.linalg.svd(M)[0][:, :, H:]  # orthogonal to the columns
-    P = (left @ left.transpose(0, 2, 1)).reshape(m, n * n)
-    X = (x[:, :, None] * x[:, None, :]).reshape(m, d * d)
-    K = (P.T @ X).reshape(n, n, d, d).transpose(0, 2, 1, 3).reshape(n * d, n * d)
-    _, vectors = eigh(K, subset_by_index=(0, H - 1), check_finite=False)
-    return np.ascontiguousarray(vectors.T).reshape(H, n, d)
+    U0, x0 = U[base], x[base]
+    N = near - U0 @ (U0.T @ near)  # N(e_j), (d, n, H)
+    Ut = U.transpose(0, 2, 1)
+    G = Ut @ U0  # (m, H, H)
+    Gt = G.transpose(0, 2, 1)
+    at_points = Ut @ (x @ N.reshape(d, n * H)).reshape(m, n, H)
+    right = x.T @ (Gt @ at_points).reshape(m, H * H)  # (j, gh)
+    weights = np.eye(H) - Gt @ G
+    squares = (x[:, :, None] * x[:, None, :]).reshape(m, d * d)
+    matrix = (squares.T @ weights.reshape(m, H * H)).reshape(d, d, H, H)  # (j, i, g, h)
+    # X(x0) = I, as one more point whose weights are one
+    right += np.outer(x0, np.eye(H))
+    matrix += np.multiply.outer(np.outer(x0, x0), np.eye(H))
+    factor, failed = cholesky_in_place(
+        np.ascontiguousarray(matrix.transpose(0, 2, 1, 3)).reshape(d * H, d * H)
+    )
+    if failed:
+        return None
+    X = cholesky_solve(factor, right.reshape(d * H, H)).reshape(d, H, H)
+    return np.ascontiguousarray((N + U0 @ X).transpose(2, 1, 0))
 
 
-def iterated_span(U: Floats, x: Floats) -> tuple[Floats, float]:
-    """Orthonormal F in the null space, from U (m, n, H) and x (m, d), and what K leaves of them.
+# ------------------------------------------------------------------------------------- one output
 
-    There are H of them, (H, n, d), at random where the null space has more dimensions; and fewer
-    where it has fewer. The other number is the largest ||K F||, relative to the mean eigenvalue.
+
+def queries_needed(H: int, d: int) -> int:
+    """Number of queries c whose ranges determine the span of the v_h, for H < d/2.
+
+    Each rules out d - 2H of d - H dimensions.
     """
-    _, n, H = U.shape
-    d = x.shape[1]
-    G = np.random.default_rng(_SEED).standard_normal((H + _MORE, n, d))
-    rest = _without_range(G, U, x)
-    _, sizes, F = np.linalg.svd(rest.reshape(len(G), n * d), full_matrices=False)
-    count = min(H, int((sizes > _NOTHING * np.linalg.norm(G[0])).sum()))
-    F = np.ascontiguousarray(F[:count]).reshape(count, n, d)
-    # The trace of K is sum_i (n - H) |x_i|^2
-    mean = (n - H) / n * float(np.vdot(x, x)) / d
-    left = np.linalg.norm(_applied(F, U, x), axis=(1, 2)).max(initial=0.0)
-    return F, float(left) / mean
+    return -(-_TIMES_ONE * (d - H) // (d - 2 * H))
 
 
-def _applied(F: Floats, U: Floats, x: Floats) -> Floats:
-    """K F for F (b, n, d): (b, n, d)."""
-    at = (F @ x.T).transpose(2, 1, 0)  # F_b x_i, (m, n, b)
-    at = at - U @ (U.transpose(0, 2, 1) @ at)
-    return np.asarray(at.transpose(2, 1, 0) @ x)
+def values_in_ranges(vectors: Floats, H: int) -> Floats:
+    """V (H, 1, d) from the eigenvectors of B(c), (m, d, d), for H < d/2."""
+    d = vectors.shape[1]
+    # Eigenvalues ascend: those in the middle are zero
+    null = vectors[:, :, H : d - H].transpose(1, 0, 2).reshape(d, -1)
+    outside, _, _ = np.linalg.svd(null, full_matrices=False)
+    return np.ascontiguousarray(outside[:, d - H :].T)[:, None]
 
 
-def _without_range(G: Floats, U: Floats, x: Floats) -> Floats:
-    """G - Y with K Y = K G, for each G of (b, n, d): conjugate gradients, each with its steps."""
-    G = G.copy()
-    rest = _applied(G, U, x)
-    direction = rest.copy()
-    energy = _energies(rest)
-    goal = _CONVERGED**2 * energy
-    for _ in range(_STEPS):
-        if not (energy > goal).any():
-            break
-        applied = _applied(direction, U, x)
-        curvature = np.einsum("bnd,bnd->b", direction, applied)
-        step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
-        G -= step[:, None, None] * direction
-        rest -= step[:, None, None] * applied
-        before, energy = energy, _energies(rest)
-        ratio = np.divide(energy, before, out=np.zeros_like(energy), where=before > 0)
-        direction = rest + ratio[:, None, None] * direction
-    return G
+def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
+    """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None for singular B(c)."""
+    m, d, _ = B.shape
+    H = d // 2
+    sizes = np.abs(eigenvalues)
+    smallest = sizes.min(axis=1)
+    base = int(smallest.argmax())  # the farthest from singular
+    if smallest[base] <= _SINGULAR * sizes.max():
+        return None
+    N = np.linalg.solve(B[base], B[np.arange(m) != base])
+    # Of mean eigenvalue zero and norm one: less cancels in p, and no power overflows
+    N -= (_traces(N) / d)[:, None, None] * np.eye(d)
+    p = _root_of_characteristic(_of_norm_one(N), H)
+    _, _, rows = np.linalg.svd(_of_norm_one(p).reshape(-1, d), full_matrices=False)
+    return np.ascontiguousarray(rows[:H])[:, None]
 
 
-def _energies(F: Floats) -> Floats:
-    """||F_b||^2 of each, (b,)."""
-    return np.asarray(np.einsum("bnd,bnd->b", F, F))
+def _root_of_characteristic(N: Floats, H: int) -> Floats:
+    """The polynomial p(N), (m, 2H, 2H), with p(t)^2 = det (t - N).
+
+    Newton's identities: p(t) = sum_k (-1)^k e_k t^(H-k),  k e_k = sum_i (-1)^(i-1) e_(k-i) s_i,
+    s_i = tr N^i / 2 the sum of the i-th powers of the roots.
+    """
+    powers, sums, e = [np.eye(2 * H), N], [_traces(N) / 2], [np.ones(len(N)), _traces(N) / 2]
+    for k in range(2, H + 1):
+        powers.append(powers[-1] @ N)
+        sums.append(_traces(powers[-1]) / 2)
+        e.append(sum((-1) ** (i - 1) * e[k - i] * sums[i - 1] for i in range(1, k + 1)) / k)
+    terms = ((-1) ** k * e[k][:, None, None] * powers[H - k] for k in range(H + 1))
+    return np.asarray(sum(terms))
+
+
+def _traces(N: Floats) -> Floats:
+    """The traces (m,) of matrices (m, n, n)."""
+    return np.asarray(np.einsum("mii->m", N))
+
+
+def _of_norm_one(N: Floats) -> Floats:
+    """Matrices (m, n, n), each divided by its norm; zero stays zero."""
+    sizes = np.sqrt(np.einsum("mij,mij->m", N, N))[:, None, None]
+    return np.asarray(N / np.maximum(sizes, np.finfo(np.float64).tiny))

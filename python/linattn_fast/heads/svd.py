@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import svd
 
 from ..arrays.types import Floats
-from .ranks import split_evenly
+from .contractions import split_evenly
 
 
 def svd_factors(C: Floats, d: int) -> tuple[Floats, Floats, Floats]:

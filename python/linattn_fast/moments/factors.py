@@ -40,6 +40,7 @@ from ..features.features import Features
 from ..linalg.cholesky import (
     CholeskyFactor,
     add_to_diagonal,
+    factor_if_safe,
     ill_conditioned,
     rounding_level,
     safe_for_ridge,
@@ -59,7 +60,10 @@ Group: TypeAlias = npt.NDArray[np.intp]
 
 def query_groups(moments: MomentSums) -> list[Group]:
     """Find the groups; there is one where the Gram is not block diagonal."""
-    meeting = compact.meeting(moments.sums.gram, moments.features, moments.positions)
+    gram, features = moments.sums.gram, moments.features
+    if compact.first_meets_all(gram, features):  # as a rule
+        return [np.arange(features.n_queries)]
+    meeting = compact.meeting(gram, features, moments.positions)
     if meeting[0].all():  # every coordinate meets the first
         return [np.arange(len(meeting))]
     count, labels = groups_of(meeting)
@@ -232,24 +236,24 @@ def normal_matrix(moments: MomentSums, alpha: float) -> Callable[[], Floats]:
     return form
 
 
-def _blocks(moments: MomentSums, alpha: float) -> list[DiagonalBlock]:
+def _blocks(moments: MomentSums, alpha: float, groups: Sequence[Group]) -> list[DiagonalBlock]:
     """The diagonal blocks of Lambda + alpha I."""
 
     def form(group: npt.NDArray[np.intp]) -> Floats:
         return normal_matrix(moments_of(moments, group), alpha)()
 
     sizes = moments.feature_sizes(alpha)
-    where = [(group, features_of_group(moments.features, group)) for group in query_groups(moments)]
+    where = [(group, features_of_group(moments.features, group)) for group in groups]
     return [
         DiagonalBlock(features, partial(form, group), sizes[module_of(sizes).asarray(features)])
         for group, features in where
     ]
 
 
-def _explained(choice: ChosenFactor, blocks: Sequence[DiagonalBlock]) -> ChosenFactor:
-    if len(blocks) == 1:
+def _explained(choice: ChosenFactor, groups: Sequence[Group]) -> ChosenFactor:
+    if len(groups) == 1:
         return choice
-    told = f"in {len(blocks)} blocks, of queries that never occur together"
+    told = f"in {len(groups)} blocks, of queries that never occur together"
     return replace(choice, reason="; ".join(filter(None, (choice.reason, told))))
 
 
@@ -266,47 +270,54 @@ def factorise_moments(
     moments: MomentSums, alpha: float = 0.0, solver: str = "auto"
 ) -> ChosenFactor:
     """Factorise Lambda + alpha I as :mod:`linattn_fast.linalg.choosing` does, in blocks if any."""
-    blocks, steps = _blocks(moments, alpha), rounding_steps_of(moments)
+    groups = query_groups(moments)
 
     def attempt() -> Factorisation | NotSafe:
-        factor = _cholesky(blocks, steps)
+        factor = _cholesky(moments, alpha, groups)
         return factor if solver == "cholesky" else safe_for_ridge(factor, alpha)
 
     def least_norm() -> Factorisation:
         ridge_in_matrix = alpha == 0 or (solver == "eigh" and not isinstance(attempt(), NotSafe))
         if ridge_in_matrix:
-            return _eigenvectors(blocks, steps)
-        return _eigenvectors(_blocks(moments, 0.0), steps, alpha)
+            return _eigenvectors(moments, groups, in_matrix=alpha)
+        return _eigenvectors(moments, groups, alpha)
 
-    return _explained(choose(attempt, least_norm, solver), blocks)
+    return _explained(choose(attempt, least_norm, solver), groups)
 
 
 def decompose_moments(moments: MomentSums, alpha: float) -> ChosenFactor:
     """Factorise Lambda by eigenvectors, the ridge solved for in its range: of least norm."""
     start = time.perf_counter()
-    blocks = _blocks(moments, 0.0)
-    factor = _eigenvectors(blocks, rounding_steps_of(moments), alpha)
-    return _explained(ChosenFactor(factor, "", time.perf_counter() - start), blocks)
+    groups = query_groups(moments)
+    factor = _eigenvectors(moments, groups, alpha)
+    return _explained(ChosenFactor(factor, "", time.perf_counter() - start), groups)
 
 
 def try_cholesky_of_moments(moments: MomentSums, alpha: float = 0.0) -> ChosenFactor | NotSafe:
     """Factorise Lambda + alpha I by Cholesky, in blocks if there are any, or say why not."""
     start = time.perf_counter()
-    blocks = _blocks(moments, alpha)
-    factor = safe_for_ridge(_cholesky(blocks, rounding_steps_of(moments)), alpha)
+    groups = query_groups(moments)
+    factor = safe_for_ridge(_cholesky(moments, alpha, groups), alpha)
     if isinstance(factor, NotSafe):
         return factor
     choice = ChosenFactor(factor, "well-conditioned Gram", time.perf_counter() - start)
-    return _explained(choice, blocks)
+    return _explained(choice, groups)
 
 
-def _cholesky(blocks: Sequence[DiagonalBlock], steps: int) -> Factorisation | NotSafe:
-    if len(blocks) == 1:
-        return try_cholesky(blocks[0].form(), steps, blocks[0].sizes)
-    return try_cholesky_blocks(blocks, steps)
+def _cholesky(
+    moments: MomentSums, alpha: float, groups: Sequence[Group]
+) -> Factorisation | NotSafe:
+    steps = rounding_steps_of(moments)
+    if len(groups) == 1:
+        return factor_if_safe(moments.equilibrated(alpha), steps)
+    return try_cholesky_blocks(_blocks(moments, alpha, groups), steps)
 
 
-def _eigenvectors(blocks: Sequence[DiagonalBlock], steps: int, alpha: float = 0.0) -> Factorisation:
+def _eigenvectors(
+    moments: MomentSums, groups: Sequence[Group], alpha: float = 0.0, *, in_matrix: float = 0.0
+) -> Factorisation:
+    """Decompose Lambda, with a ridge that is solved for in its range, or one in the matrix."""
+    blocks, steps = _blocks(moments, in_matrix, groups), rounding_steps_of(moments)
     if len(blocks) == 1:
         return decompose(blocks[0].form(), steps, blocks[0].sizes, alpha=alpha)
     return decompose_blocks(blocks, steps, alpha)

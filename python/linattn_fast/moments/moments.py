@@ -257,11 +257,12 @@ class Moments(MomentSums):
         return self
 
     def __getstate__(self) -> dict[str, object]:
+        left_behind = "_lock", "_sizes"
         with self._lock:
-            return {name: value for name, value in vars(self).items() if name != "_lock"}
+            return {name: value for name, value in vars(self).items() if name not in left_behind}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=threading.Lock(), _sizes=None)
 
     def __add__(self, other: object) -> Moments:
         """Merge: the moments of both streams together."""

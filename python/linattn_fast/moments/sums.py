@@ -33,8 +33,9 @@ from ..features.accumulation import Accumulation
 from ..features.compact import compact_bytes
 from ..features.features import Features
 from ..features.samples import Samples
+from ..linalg.cholesky import Equilibrated, add_to_diagonal, equilibrated
 from ..linalg.factors import EPS, MARGIN
-from ..system.machine import require_memory
+from ..system.machine import require_memory, usable_memory
 from ..system.progress import Progress
 
 _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
@@ -118,6 +119,7 @@ class MomentSums:
         self.positions: Positions = positions
         self.precision: Precision = precision
         self._totals = totals
+        self._sizes: tuple[Totals, Floats, Floats | None] | None = None
 
     @classmethod
     def over(
@@ -213,10 +215,39 @@ class MomentSums:
         array
             The Gram, (p, p).
         """
-        p = self.dimension
-        if self.device is None:
-            require_memory(8 * p * p + self.nbytes, f"gram: the dense {p} x {p} matrix")
+        self._require_dense()
         return compact.expand(self.sums.gram, self.features, self.positions)
+
+    def _require_dense(self) -> None:
+        """Raise MemoryError where a matrix (p, p) does not fit on the host."""
+        p = self.dimension
+        needed = 8 * p * p + self.nbytes
+        if self.device is None and needed > usable_memory():
+            require_memory(needed, f"gram: the dense {p} x {p} matrix")
+
+    @on_own_device
+    def equilibrated(self, alpha: float = 0.0) -> Equilibrated:
+        """A = D (Lambda + alpha I) D, D from the sizes of the features: what is factorised."""
+        sizes, weight = self.feature_sizes(alpha), self.required_weight()
+        return self._equilibrated(sizes, weight, alpha)
+
+    def equilibrated_gram(self) -> Equilibrated:
+        """A = D G D, D from the diagonal of G: what proofs are about; on the host."""
+        return self._equilibrated(self._own_sizes()[0], 1.0, 0.0)
+
+    def _equilibrated(self, sizes: Floats, weight: float, alpha: float) -> Equilibrated:
+        gram = self.sums.gram
+        if compact.is_compiled(gram):
+            self._require_dense()
+            return Equilibrated(
+                *compact.equilibrated(
+                    gram, self.features, self.positions, sizes, weight=weight, ridge=alpha
+                )
+            )
+        matrix = self.gram()
+        matrix /= weight
+        add_to_diagonal(matrix, alpha)
+        return equilibrated(matrix, sizes)
 
     @on_own_device
     def cross(self) -> Floats:
@@ -241,7 +272,16 @@ class MomentSums:
         array
             The diagonal, (p,).
         """
-        return compact.diagonal(self.sums.gram, self.features, self.positions)
+        return self._own_sizes()[0].copy()
+
+    def _own_sizes(self) -> tuple[Floats, Floats | None]:
+        """The diagonal of the Gram, and the magnitudes that it has, read once for these sums."""
+        kept, totals = self._sizes, self.sums
+        if kept is None or kept[0] is not totals:
+            with on_device(self.device):
+                kept = totals, *compact.sizes(totals.gram, self.features, self.positions)
+            self._sizes = kept
+        return kept[1:]
 
     @on_own_device
     def second_moment(self) -> Floats:
@@ -313,17 +353,18 @@ class MomentSums:
         It is an entry of the Gram if all features take part. Chosen features may lack that entry;
         then the same sum was accumulated on its own.
         """
-        totals = self.sums
-        if totals.magnitudes is not None:
-            return totals.magnitudes.reshape(-1)
-        with on_device(self.device):
-            return compact.magnitudes(totals.gram, self.features, self.positions)
+        apart = self.sums.magnitudes
+        if apart is not None:
+            return apart.reshape(-1)
+        own = self._own_sizes()[1]
+        assert own is not None
+        return own
 
     def feature_sizes(self, alpha: float = 0.0) -> Floats:
         """Mean squares by which the features of Lambda + alpha I are scaled, (p,)."""
         weight = self.required_weight()
         with on_device(self.device):
-            diagonal = self.gram_diagonal() / weight + alpha
+            diagonal = self._own_sizes()[0] / weight + alpha
             return sizes(diagonal, self.summand_sizes() / weight, self.accumulation.longest)
 
     def relative_errors(self) -> tuple[float, float]:

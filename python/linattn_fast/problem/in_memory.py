@@ -12,14 +12,18 @@ from ..arrays.device import cupy
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
-from ..backend.normal_operator import Gradient
+from ..backend.normal_operator import Gradient, NormalOperator
 from ..data.states import States
 from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
+from ..features.features import pair_count
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.sums import MomentSums
 from ..system.progress import Bar
 from .interface import Needs, Passes, ShowProgress
+
+_NEXT_TO_NOTHING = 1 << 22
+"""Bytes of packed samples that are kept between passes without being asked for."""
 
 
 class InMemory:
@@ -80,7 +84,15 @@ class InMemory:
 
     def gradient(self, C: Floats) -> Gradient:
         """See :attr:`Problem.gradient`."""
-        return self.engine.normal_operator(self.samples, keep=False).gradient(C)
+        return self._operator.gradient(C)
+
+    @cached_property
+    def _operator(self) -> NormalOperator:
+        """The normal equations, which keep packed samples where these are next to nothing."""
+        rows = self.features.n_pairs + pair_count(self.features.n_queries) + self.d_out
+        return self.engine.normal_operator(
+            self.samples, keep=8 * rows * self.n_columns <= _NEXT_TO_NOTHING
+        )
 
     def passes(self, *, keep: bool) -> Passes:
         """See :meth:`Problem.passes`."""

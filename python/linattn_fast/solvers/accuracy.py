@@ -26,6 +26,7 @@ underflow: the rank is compared with the exact one (:mod:`linattn_fast.exact.exa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,11 @@ _FIRST_STEP = 0.5
 """Largest first correction that is taken, relative to the solution."""
 
 
+_PLAIN = 1e-120
+"""Norms above this, and below its reciprocal, are those of numbers whose squares are exact enough.
+"""
+
+
 @dataclass(frozen=True)
 class Solution:
     """Coefficients (d_out, p), the corrections they took, and their error on the training data."""
@@ -63,6 +69,8 @@ class Solution:
 def norm(x: Floats) -> float:
     """The Frobenius norm, without overflow."""
     xp = module_of(x)
+    if xp is np and _PLAIN < (size := math.sqrt(np.vdot(x, x))) < 1 / _PLAIN:
+        return size
     largest = float(xp.abs(x).max()) if x.size else 0.0
     return largest * float(xp.linalg.norm(x / largest)) if largest > 0 else 0.0
 
@@ -207,10 +215,11 @@ def bound(
     larger = max(1.0, float((np.sqrt(sums) * D).max()))
     if not C.any():
         return 0.0 if target == 0 else None
-    used = sums > 0  # a feature that no sample has has no coefficient, exactly
-    if not used.any():  # which coefficients deny: everything has underflowed
-        return None
-    C, D = C[:, used], D[used]
+    if not sums.all():  # a feature that no sample has has no coefficient, exactly
+        used = sums > 0
+        if not used.any():  # which coefficients deny: everything has underflowed
+            return None
+        C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
         kappa = np.sqrt(condition)

@@ -1,13 +1,13 @@
 """What each solver costs, told before anything is allocated: seconds predicted, and bytes counted.
 
-    cholesky   Gram N q^2 k^2 / 2 (all: N q^3 / 3), factorisation p^3 / 3, twice with a certificate
-    dual       kernel 2 N^2 q, factorisation N^3 / 3
-    pcg        Kronecker factors N q^2, their eigenvectors 10 q^3, passes 4 N q k d_out each
+    cholesky     Gram N q^2 k^2 / 2 (all: N q^3 / 3), factorisation p^3 / 3, a reading for the
+                 refinement; with a certificate one more factorisation, and lambda_min from it
+    dual         kernel 2 N^2 q, factorisation N^3 / 3
+    pcg          Kronecker factors N q^2, their eigenvectors 10 q^3, iterations 4 N p d_out each;
+                 with a certificate passes for lambda_min, and Gram and factorisation of a part
 
-with N samples, q pairs, k queries and p = q k features. The number of passes follows from the
-spectrum that random features would have: with r = sqrt(p / N), the whitened second moment has the
-condition number ((1 + r) / (1 - r))^2, and conjugate gradients need half its root times
-log(2 / tolerance) iterations.
+with N samples, q pairs, k queries and p = q k features, over the rates of :mod:`.rates`. The number
+of iterations follows from the spectrum that random features would have (:mod:`.expected`).
 """
 
 from __future__ import annotations
@@ -16,32 +16,40 @@ import math
 import sys
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..arrays import compiled
 from ..arrays.types import Positions
 from ..data.tokens import as_positions
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features, pair_count
+from ..features.samples import Samples
 from ..linalg.cholesky import factor_bytes
+from ..problem.in_memory import InMemory
 from ..problem.interface import Problem
 from ..system.arguments import as_size
-from ..system.machine import get_num_threads, usable_cores
+from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
 from .conjugate_gradients.restarts import TOLERANCE
-
-# Printed by bench/rates.py, per thread: two threads of an AMD EPYC, AVX-512, peak 116 GFlop/s
-GRAM_RATE = 48e9
-"""Flops a second of the compact Gram."""
-PASS_RATE = 47e9
-"""Flops a second of a pass of conjugate gradients."""
-LAPACK_RATE = 38e9
-"""Flops a second of Cholesky, and of the eigendecomposition counted as 10 q^3."""
-BYTES_RATE = 3e9
-"""Bytes a second when a dense matrix is written out from the compact Gram."""
+from .rates import rates
 
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
-_HEAVY_TAILS = 1.4
-"""How many times as many iterations cubic features need as Gaussian ones."""
+_ITERATIONS, _ITERATIONS_WITH_RIDGE = 3.3, 2.0
+"""Iterations over those of one solve of whitened random samples: heavier tails, a second solve from
+recomputed residuals, and without a ridge a look at the least eigenvalue."""
+_FEW_SAMPLES_LIMIT = 400.0
+"""Iterations of one solve with fewer samples than features and a ridge, at most."""
+_LEAST_RIDGE = 1e-7
+"""Ridge, relative to the mean square of a feature, below which conjugate gradients are not taken
+for fewer samples than features: their error would be too large."""
+_SOME = 64
+"""Sequences that tell the size of a feature."""
+_ESTIMATE_PASSES = 32
+"""Passes that lambda_min is estimated with for a certificate of conjugate gradients."""
+_DENSE, _DENSE_CERTIFICATE, _DENSE_DUAL = 2, 8, 12
+"""Times that a dense matrix is gone through: by Cholesky, for lambda_min from its factor, and in
+the work on the kernel."""
 PATIENCE = 20.0
 """Seconds that a proof, or a second attempt at a solution, is worth."""
 WORTH = 4.0
@@ -75,9 +83,20 @@ class Costs:
     """Seconds of the proof of a certificate, on a part of the samples."""
 
 
-def predicted_iterations(features: Features, n_samples: int) -> int:
-    """Number of iterations of one solve."""
-    return math.ceil(_HEAVY_TAILS * expected_iterations(n_samples, features.count, TOLERANCE))
+def predicted_iterations(n_samples: int, dimension: int, ridge: float) -> float:
+    """Iterations of a fit, with a ridge relative to the mean square of a feature.
+
+    Fewer samples than features have no least eigenvalue but the ridge: from 1 + r^-1/2, squared,
+    down to it, with r = N / p.
+    """
+    many = _ITERATIONS_WITH_RIDGE if ridge > 0 else _ITERATIONS
+    if n_samples >= dimension:
+        return many * expected_iterations(n_samples, dimension, TOLERANCE)
+    if ridge < _LEAST_RIDGE:
+        return math.inf
+    largest = 1 + math.sqrt(dimension / n_samples)
+    one = 0.5 * math.sqrt(1 + largest**2 / ridge) * math.log(2 / TOLERANCE)
+    return many * min(one, _FEW_SAMPLES_LIMIT)
 
 
 def predict(
@@ -88,29 +107,107 @@ def predict(
     columns: int,
     *,
     proof: bool,
+    ridge: float = 0.0,
+    data_bytes: int = 0,
+    kept: bool = True,
 ) -> Costs:
     """Predict the seconds of each solver; ``columns`` are samples, or sequences for "all".
 
     All cores count, not the threads that are set: solvers differ in the last bits, and results are
     to have the same bits for every number of threads.
+
+    Parameters
+    ----------
+    features, d_out, positions, n_samples, columns
+        The problem.
+    proof
+        Whether Cholesky is followed by a certificate.
+    ridge
+        alpha relative to the mean square of a feature.
+    data_bytes
+        Bytes of the tokens, each of which is read.
+    kept
+        Whether conjugate gradients keep samples between passes; else each reads the tokens again.
     """
-    q, k, p, threads = features.n_pairs, features.n_queries, features.count, usable_cores()
+    q, k, p, n = features.n_pairs, features.n_queries, features.count, n_samples
+    threads, rate = usable_cores(), rates()
     triples = positions == "all" and features.everything
-    gram = columns * (q**3 / 3 if triples else q * q * k * k / 2)
-    factor = (2 if proof else 1) * p**3 / 3
-    dense = 8 * p * p * (4 if proof else 2) / BYTES_RATE
-    n = n_samples
-    passes = 2 * predicted_iterations(features, n) + 4
-    one_pass = 4 * columns * p / PASS_RATE + 4 * p * (q + k) / LAPACK_RATE
-    setup = columns * q * q / GRAM_RATE + 10 * q**3 / LAPACK_RATE
-    part = min(columns, PART * p)
+    gram = columns * (q**3 / 3 if triples else q * q * k * k / 2) / rate.gram / threads
+    factor = p**3 / 3 / rate.cholesky / threads
+    dense = 8 * p * p / rate.bytes
+    # Tokens are read, and S is formed of them, 2 q flops a token of d numbers
+    reading = data_bytes / rate.bytes + data_bytes / 8 / features.d * 2 * q / rate.gram / threads
+    work = 4.0 * columns * p
+    exact_pass = work / rate.float64_pass / threads
+    fast = rate.float32_pass if kept and work >= rate.float32_from else rate.float64_pass
+    # The whitening: products with the factors' eigenvectors on either side
+    iteration = d_out * (work / fast + 4 * p * (q + k) / rate.float64_pass) / threads
+    iteration += rate.iteration + (0.0 if kept else reading)
+    setup = columns * q * q / rate.gram / threads + 10 * q**3 / rate.lapack
+    part = min(1.0, PART * p / n)
+    certificate = factor + _DENSE_CERTIFICATE * dense if proof else 0.0
     return Costs(
-        proof=(part * gram / columns / GRAM_RATE + p**3 / 3 / LAPACK_RATE) / threads
-        + 8 * p * p * 4 / BYTES_RATE,
-        cholesky=(gram / GRAM_RATE + factor / LAPACK_RATE) / threads + dense,
-        dual=(2 * n * n * q + n**3 / 3) / LAPACK_RATE / threads + 8 * n * n / BYTES_RATE,
-        pcg=(setup + passes * d_out * one_pass) / threads,
+        cholesky=gram + factor + _DENSE * dense + 2 * reading + 2 * d_out * exact_pass
+        + certificate,
+        dual=reading + (2 * n * n * q + n**3 / 3) / rate.cholesky / threads
+        + _DENSE_DUAL * 8 * n * n / rate.bytes,
+        pcg=reading + setup + predicted_iterations(n, p, ridge) * iteration,
+        proof=part * (gram + reading) + factor + _DENSE * dense
+        + _ESTIMATE_PASSES * (exact_pass + rate.iteration),
+    )  # fmt: skip
+
+
+def predicted_seconds(
+    problem: InMemory, alpha: float, room: int, *, certify: bool
+) -> dict[str, float]:
+    """Predict the seconds of a fit of data in memory by each solver, the certificate included.
+
+    Samples may be kept between passes in ``room`` bytes.
+    """
+    n, p, rate = problem.n_samples, problem.features.count, rates()
+    certify = certify and n >= p  # else counting is enough
+    shape = problem.features, problem.d_out, problem.positions
+    kept = bytes_of(problem)["pcg"] + kept_samples_bytes(*shape, problem.n_columns) <= room
+    costs = predict(
+        *shape,
+        n,
+        problem.n_columns,
+        proof=certify,
+        ridge=relative_ridge(problem.samples, alpha),
+        data_bytes=problem.samples.nbytes,
+        kept=kept,
     )
+    proof = costs.proof if certify and worth_proving(costs) else 0.0
+    by_features = predict_orthogonal(problem.features, n) + costs.cholesky
+    return {
+        "cholesky": rate.cholesky_call + costs.cholesky,
+        "pcg": rate.pcg_call + costs.pcg + proof,
+        # The kernel of more samples than features is singular, and they are decomposed
+        "dual": rate.dual_call + costs.dual + (by_features if n >= p else 0.0),
+        "qr": rate.cholesky_call + by_features,
+    }
+
+
+def room_for_samples(memory_limit: int | None) -> int:
+    """Bytes that conjugate gradients may take with the samples that they keep."""
+    return usable_memory() // 2 if memory_limit is None else memory_limit
+
+
+def relative_ridge(samples: Samples, alpha: float) -> float:
+    """Return alpha over the mean square of a feature, |s|^2 |z|^2 / p of some sequences.
+
+    Only fewer samples than features need it; otherwise any ridge counts as the smallest number.
+    """
+    if alpha == 0:
+        return 0.0
+    p = samples.features.count
+    if samples.n_samples >= p or samples.device is not None:
+        return sys.float_info.min
+    count = min(samples.n_sequences, _SOME)
+    some = samples.chosen(np.linspace(0, samples.n_sequences - 1, count).astype(np.intp))
+    s, z = some.rows()
+    size = float(((s**2).sum(axis=1) * (z**2).sum(axis=1)).mean()) / p
+    return alpha / size if size > 0 else sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -175,7 +272,7 @@ class HeadCosts:
     @property
     def seconds(self) -> float:
         """Seconds of a fit of so many heads, by some hundred products."""
-        rough = _ROUGH_PASSES * self.by_coefficients / PASS_RATE / usable_cores()
+        rough = _ROUGH_PASSES * self.by_coefficients / rates().float64_pass / usable_cores()
         return _HEAD_PRODUCTS * (self.by_samples / HEAD_RATE + _HEAD_OVERHEAD) + rough
 
 
@@ -204,7 +301,7 @@ def worth_proving(costs: Costs) -> bool:
 def predict_orthogonal(features: Features, n_samples: int) -> float:
     """Predict the seconds of "qr": a triangle of the features, and its singular vectors."""
     p = features.count
-    return (2 * n_samples * p**2 + _SVD * p**3) / LAPACK_RATE
+    return (2 * n_samples * p**2 + _SVD * p**3) / rates().lapack
 
 
 # ------------------------------------------------------------------------------------------ bytes

@@ -29,6 +29,7 @@ import operator
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -46,14 +47,28 @@ from .arguments import as_size
 
 # --------------------------------------------------------------------------------- cores and memory
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP = "/sys/fs/cgroup"
 
 
-def _read_words(path: Path) -> list[str]:
+_SECONDS = 1.0
+"""How long the limits of a container are taken to stay as they are."""
+_known: dict[str, tuple[float, list[str]]] = {}
+"""When a file was read last, and its words."""
+
+
+def _read_words(path: str) -> list[str]:
+    """The words of a file; none where there is no such file."""
+    now = time.monotonic()
+    read, words = _known.get(path, (-math.inf, []))
+    if now - read < _SECONDS:
+        return words
     try:
-        return path.read_text().split()
+        with open(path) as file:
+            words = file.read().split()
     except OSError:
-        return []
+        words = []
+    _known[path] = now, words
+    return words
 
 
 def _read_cores() -> int:
@@ -63,7 +78,7 @@ def _read_cores() -> int:
     else:
         cores = os.cpu_count() or 1
     # "max 100000" or "150000 100000": microseconds per period
-    quota = _read_words(_CGROUP / "cpu.max")
+    quota = _read_words(f"{_CGROUP}/cpu.max")
     if len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0:
         cores = min(cores, max(1, math.ceil(int(quota[0]) / int(quota[1]))))
     return cores
@@ -73,14 +88,14 @@ def _read_memory() -> int:
     """Bytes of memory this process may hold: the machine's, or its container's if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
-        limit = _read_words(_CGROUP / name)
+        limit = _read_words(f"{_CGROUP}/{name}")
         if limit and limit[0].isdigit():
             memory = min(memory, int(limit[0]))
     return memory
 
 
 class _Facts:
-    """Cores and memory, each read when it is first asked for."""
+    """Cores, memory and the default of our threads, each read when it is first asked for."""
 
     @cached_property
     def cores(self) -> int:
@@ -91,6 +106,11 @@ class _Facts:
     def memory(self) -> int:
         """Bytes of memory that this process may hold."""
         return _read_memory()
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of our own where none are set."""
+        return _default_threads()
 
 
 _of_this_call: ContextVar[_Facts | None] = ContextVar("linattn_fast_machine", default=None)
@@ -151,8 +171,14 @@ def in_words(size: int) -> str:
     return f"{number:.3g} {unit}"
 
 
+_SURELY_THERE = 1 << 24
+"""Bytes that every process has which could import numpy: no fact need be read for these."""
+
+
 def require_memory(needed: int, what: str, memory_limit: int | None = None) -> None:
     """Raise MemoryError, before any work, when ``needed`` bytes are more than may be used."""
+    if memory_limit is None and needed <= _SURELY_THERE:
+        return
     limit = usable_memory() if memory_limit is None else memory_limit
     if needed > limit:
         source = "this machine has" if memory_limit is None else "memory_limit is"
@@ -228,6 +254,12 @@ def get_num_threads() -> int:
         return here
     if _chosen is not None:
         return _chosen
+    facts = _of_this_call.get()
+    return _default_threads() if facts is None else facts.threads
+
+
+def _default_threads() -> int:
+    """The number in the environment, or else the cores that may be used."""
     text = os.environ.get("LINATTN_NUM_THREADS", "").strip()
     if not text:
         return usable_cores()

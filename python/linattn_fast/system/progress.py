@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -151,9 +150,21 @@ class IterationBar(_Shown):
 class Stages(dict[str, float]):
     """Seconds that each stage of a piece of work has taken."""
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
-        start = time.perf_counter()
-        yield
-        self[name] = self.get(name, 0.0) + time.perf_counter() - start
+    def timed(self, name: str) -> _Timed:
+        """Add the time of a block to a stage, unless it fails."""
+        return _Timed(self, name)
+
+
+class _Timed:
+    """A block whose time is added to a stage."""
+
+    def __init__(self, stages: Stages, name: str) -> None:
+        self._stages, self._name = stages, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            spent = time.perf_counter() - self._start
+            self._stages[self._name] = self._stages.get(self._name, 0.0) + spent

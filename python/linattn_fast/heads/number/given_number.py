@@ -18,6 +18,7 @@ from itertools import chain
 import numpy as np
 
 from ...arrays.types import Floats
+from ...features.cubic import head_coefficients
 from ...features.features import Features
 from ...features.states import StateFeatures
 from ...moments.factors import normal_matrix
@@ -29,7 +30,6 @@ from ..bilinear import (
     Descent,
     Metric,
     best_values,
-    coefficients_of,
     descend,
     product_flops,
 )
@@ -135,7 +135,7 @@ class FewHeads:
     def with_one_more(self, heads: Heads) -> tuple[Floats, Floats]:
         """Heads with the query matrix added that explains most of the rest, and V solved for."""
         V, Q = heads.V / np.sqrt(self.unit), heads.Q / np.sqrt(self.unit)
-        _, _, queries = svd_factors(self.C - coefficients_of(V, Q), self.optimum.d)
+        _, _, queries = svd_factors(self.C - head_coefficients(V, Q), self.optimum.d)
         Q = np.concatenate([Q, queries[:1]])
         return best_values(Q, self.C, self.metric), Q
 
@@ -144,7 +144,7 @@ class FewHeads:
         V, Q = normal_form(best.V, best.Q)
         recovery = Recovery(
             "fit",
-            residual=float(np.linalg.norm(coefficients_of(V, Q) - self.C)) / ranks.size,
+            residual=float(np.linalg.norm(head_coefficients(V, Q) - self.C)) / ranks.size,
             at_least=ranks.least,
             tried=(),
             fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,
@@ -172,7 +172,7 @@ def best_layer(
     heads = FewHeads(Optimum.of(moments, alpha, solution)).nearest(H)
     assert heads.recovery is not None
     assert heads.recovery.loss is not None
-    C = coefficients_of(heads.V, heads.Q)
+    C = head_coefficients(heads.V, heads.Q)
     error = max(0.0, heads.recovery.loss - alpha * float(np.vdot(C, C)))
     # The distance to the convex optimum is from moments, whatever the error there is from
     bound = solution.error_bound + loss_error(moments, C)

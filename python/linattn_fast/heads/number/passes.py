@@ -24,9 +24,10 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import NormalOperator
 from ...data.non_finite import non_finite_error
 from ...features.compact import pair_table
+from ...features.cubic import head_coefficients
 from ...features.samples import Samples
 from ...solvers.costs import HEAD_BLOCK_BYTES
-from ..bilinear import adjoint_of, coefficients_of
+from ..bilinear import adjoint_of
 
 _TOGETHER = 4096
 """Samples whose derivatives are kept in one piece, for products that need no S."""
@@ -92,7 +93,7 @@ class _CoefficientPoint:
     def __init__(self, operator: NormalOperator, V: Floats, Q: Floats) -> None:
         self.operator, self.V, self.Q = operator, V, Q
         self.table = pair_table(V.shape[2])
-        gradient, squared = operator.gradient(coefficients_of(V, Q))
+        gradient, squared = operator.gradient(head_coefficients(V, Q))
         self.sums = self._sums(gradient, squared)
 
     def _sums(self, G: Floats, squared: Floats) -> Sums:
@@ -103,7 +104,7 @@ class _CoefficientPoint:
 
     def normal(self, dV: Floats, dQ: Floats) -> Sums:
         """See :meth:`Point.normal`."""
-        C = coefficients_of(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
+        C = head_coefficients(np.concatenate([dV, self.V]), np.concatenate([self.Q, dQ]))
         return self._sums(*self.operator.normal(C))
 
 

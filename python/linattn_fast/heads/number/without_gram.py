@@ -31,6 +31,7 @@ from ...arrays.device import module_of, to_host
 from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors
 from ...features.compact import pair_table
+from ...features.cubic import head_coefficients
 from ...linalg.factors import EPS
 from ...problem.interface import Problem, ShowProgress
 from ...solvers.accuracy import Solution
@@ -44,13 +45,13 @@ from ..bilinear import (
     Descent,
     Linearised,
     Metric,
-    coefficients_of,
     descend,
     minimise,
     plain_block,
 )
+from ..contractions import split_evenly
 from ..heads import Heads, Recovery, known_heads, normal_form
-from ..ranks import TOLERANCE, split_evenly
+from ..ranks import TOLERANCE
 from ..svd import perturbed, svd_factors
 from .passes import ByCoefficients, BySamples, HeadPasses, Point
 
@@ -94,7 +95,7 @@ class OnData:
         point = self.passes.at(V, Q)
         loss = float(point.sums.squared.sum()) / self.total_weight
         if self.alpha > 0:
-            C = coefficients_of(V, Q)
+            C = head_coefficients(V, Q)
             loss += self.alpha * float(np.vdot(C, C))
         return float(np.sqrt(loss)), point
 
@@ -119,7 +120,7 @@ class _OnDataAt(Linearised):
         self.point, self.weight, self.alpha = point, objective.total_weight, alpha
         self.gradient = -point.sums.flat() / self.weight
         if alpha > 0:
-            self.gradient += alpha * self.adjoint(coefficients_of(V, Q))
+            self.gradient += alpha * self.adjoint(head_coefficients(V, Q))
 
     def normal(self, x: Floats) -> Floats:
         """J' (Lambda + alpha I) J x."""
@@ -304,7 +305,7 @@ class WithoutGram:
         with IterationBar("heads", progress) as watch:
             end = self._descended(C, watch)
         V, Q = normal_form(end.V, end.Q)
-        C = coefficients_of(V, Q)
+        C = head_coefficients(V, Q)
         gap = Gap(self.solved, self.alpha, C).found()
         recovery = Recovery(
             "fit",
@@ -342,7 +343,7 @@ class WithoutGram:
         except BaseException as stop:
             best = told.best
             # an attribute of ours on whatever exception stopped it, which no class declares
-            stop.iterate = C if best is None else coefficients_of(best.V, best.Q)  # type: ignore[attr-defined]
+            stop.iterate = C if best is None else head_coefficients(best.V, best.Q)  # type: ignore[attr-defined]
             raise
 
     def _zero_layer(self) -> tuple[Solution, Heads]:

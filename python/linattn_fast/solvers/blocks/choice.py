@@ -12,7 +12,7 @@ import numpy as np
 
 from ...features.samples import Samples
 from ...system.machine import usable_cores
-from ..costs import LAPACK_RATE
+from ..rates import rates
 from .partition import SUMS_BYTES, Partition, partition
 
 _SECONDS_A_BLOCK = 2e-3
@@ -51,5 +51,5 @@ def _worth(cut: Partition, d_out: int, memory: int, seconds: float) -> bool:
         return False
     p, n = cut.features_at_most.astype(np.float64), cut.samples_of_each
     flops = float((2 * n * p * p + 10 * p**3).sum())
-    own = flops / LAPACK_RATE / usable_cores() + _SECONDS_A_BLOCK * len(cut.blocks)
+    own = flops / rates().cholesky / usable_cores() + _SECONDS_A_BLOCK * len(cut.blocks)
     return own < seconds

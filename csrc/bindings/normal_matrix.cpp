@@ -1,0 +1,89 @@
+#include "../core/normal_matrix.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "../common/index.hpp"
+#include "../core/ritz.hpp"
+#include "../kernels/isa.hpp"
+#include "arrays.hpp"
+#include "register.hpp"
+
+namespace linattn::bindings {
+
+namespace {
+
+CompactGram compact(const Doubles& gram, std::int64_t pairs, std::int64_t queries, bool triples) {
+  require(pairs > 0 && queries > 0, "pairs, queries: must be positive");
+  require(!triples || pair_count(queries) == pairs, "triples: all pairs of the queries must take part");
+  require(gram.size() == gram_entries(pairs, queries, triples), "gram: does not have the entries of so many features");
+  return {gram.data(), pairs, queries, triples};
+}
+
+std::tuple<Doubles, Doubles> sizes(const Doubles& gram, std::int64_t pairs, std::int64_t queries, bool triples,
+                                   std::int64_t d) {
+  const CompactGram entries = compact(gram, pairs, queries, triples);
+  require(d >= 0 && (d == 0 || pair_count(d) == pairs), "d: must have so many pairs");
+  Doubles diagonal(entries.features()), magnitudes(d > 0 ? entries.features() : 0);
+  gram_diagonal(entries, diagonal.mutable_data());
+  if (d > 0) gram_magnitudes(entries, d, magnitudes.mutable_data());
+  return {diagonal, magnitudes};
+}
+
+std::tuple<Doubles, Doubles, double> dense(const Doubles& gram, std::int64_t pairs, std::int64_t queries, bool triples,
+                                           double weight, double ridge, const std::optional<Doubles>& sizes,
+                                           int threads) {
+  const CompactGram entries = compact(gram, pairs, queries, triples);
+  const std::int64_t p = entries.features();
+  require(!sizes || sizes->size() == p, "sizes: must be (features,)");
+  threads = checked_threads(threads);
+  Doubles matrix({p, p}), scale(sizes ? p : 0);
+  double* const out = matrix.mutable_data();
+  double* const units = sizes ? scale.mutable_data() : nullptr;
+  double norm = 0.0;
+  {
+    const py::gil_scoped_release release;
+    if (sizes) power_of_two_scale(sizes->data(), p, units);
+    norm = dense_gram(entries, weight, ridge, units, threads, out);
+  }
+  return {matrix, scale, norm};
+}
+
+Doubles projection(const Doubles& factor, const Doubles& scale, bool inverse, std::int64_t steps) {
+  require(factor.ndim() == 2 && factor.shape(0) == factor.shape(1), "factor: must be (n, n)");
+  const std::int64_t n = factor.shape(0);
+  require(scale.size() == n, "scale: must be (n,)");
+  require(steps > 0 && steps <= n / abreast, "steps: more than so many rows allow");
+  Doubles T({abreast * steps, abreast * steps});
+  double* const out = T.mutable_data();
+  const std::int64_t size = T.size();
+  const Kernels& chosen = kernels();
+  const double *const entries = factor.data(), *const units = scale.data();
+  {
+    const py::gil_scoped_release release;
+    std::fill_n(out, size, 0.0);
+    project_on_krylov_space(chosen, entries, units, n, inverse, steps, out);
+  }
+  return T;
+}
+
+}  // namespace
+
+void register_normal_matrix(py::module_& module) {
+  module.def("gram_sizes", &sizes, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
+             py::arg("d"),
+             "The diagonal of the Gram (p,), and sum w S_jj S_kk z_l^2 (p,) for all pairs of d coordinates; d = 0: "
+             "none.");
+  module.def("dense_gram", &dense, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
+             py::arg("weight"), py::arg("ridge"), py::arg("sizes"), py::arg("threads"),
+             "A = D (G / weight + ridge I) D (p, p), D (p,) of powers of two from sizes (p,), and the largest row sum "
+             "of absolute values; D = I, and empty, where sizes is None.");
+  module.def("krylov_projection", &projection, py::arg("factor").noconvert(), py::arg("scale").noconvert(),
+             py::arg("inverse"), py::arg("steps"),
+             "The matrix D^-1 L L' D^-1, or its inverse, projected on a block Krylov space; zero where that ends.");
+}
+
+}  // namespace linattn::bindings
