@@ -32,9 +32,8 @@ from ..system.progress import Bar, Progress
 from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
 from .ranks import TOLERANCE, Ranks, svd_tolerance
-from .rectangular import rectangular_heads
 from .search import FLOPS, QUICK, Search
-from .svd import svd_count, svd_factors, svd_heads
+from .svd import rectangular_heads, svd_count, svd_factors, svd_heads
 
 Method: TypeAlias = Literal["minimal", "svd"]
 METHODS: tuple[Method, ...] = ("minimal", "svd")
