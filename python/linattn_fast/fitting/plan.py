@@ -446,7 +446,7 @@ class _AutoRules:
         source = "this machine has" if self.resources.limit is None else "memory_limit is"
         needs = ", ".join(f"{name!r} needs {in_words(size)}" for name, size in considered.items())
         raise MemoryError(
-            f"fit: d = {features.d} ({features.count} features), no solver is possible: {needs}; "
+            f"fit: {features.made_of} ({features.count} features), no solver is possible: {needs}; "
             f"{source} {in_words(self.resources.memory)}"
         )
 

@@ -307,11 +307,11 @@ class HeadCosts:
 def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> float | None:
     """Predicted seconds of a factorisation of all features, infinite where memory is short.
 
-    None where they are so few that looking for blocks is not worth it, and on a device, which would
-    wait for hundreds of small factorisations.
+    None where they are so few that looking for blocks is not worth it, for states, and on a device,
+    which would wait for hundreds of small factorisations.
     """
     n, columns, features = problem.n_samples, problem.n_columns, problem.features
-    if n is None or columns is None or problem.engine.on_device:
+    if n is None or columns is None or problem.engine.on_device or not features.sums_cancel:
         return None
     name = "dual" if n < features.count else "cholesky"
     if bytes_of(problem)[name] > memory:
@@ -420,7 +420,7 @@ def _bytes_by_solver(
     features: Features, d_out: int, positions: Positions, n_samples: int | None
 ) -> dict[str, int]:
     """The estimate of :func:`estimate_memory`, for sizes that have been checked."""
-    d, p = features.d, features.count
+    q, k, p = features.n_pairs, features.n_queries, features.count
     moments = compact_bytes(features, d_out, positions)
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
@@ -436,7 +436,8 @@ def _bytes_by_solver(
         n = n_samples
         # The kernel and the product it is formed from; s, z and their copies; the answer.
         estimate["pcg"] = _pcg_bytes(features, d_out, n)
-        estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
+        formed = pair_count(features.d) + features.d if features.sums_cancel else q + k
+        estimate["dual"] = 8 * (2 * n * n + 3 * n * (formed + d_out)) + 4 * vectors
     return estimate
 
 
@@ -453,4 +454,4 @@ def dual_bytes(problem: Problem) -> int:
 
 def what_needs(features: Features, solver: str) -> str:
     """The words of a refusal for a fit that needs too much memory."""
-    return f"fit: d = {features.d} ({features.count} features), solver {solver!r},"
+    return f"fit: {features.made_of} ({features.count} features), solver {solver!r},"

@@ -148,7 +148,7 @@ def mean_summands(
     """
     features, diagonal = operator.features, factors.diagonal / operator.total_weight
     xp = module_of(diagonal)
-    if features.everything:
+    if features.everything and features.sums_cancel:
         roots = xp.sqrt(diagonal[xp.asarray(np.diagonal(pair_table(features.d)))])  # (d, d)
         j, k = (xp.asarray(index) for index in features.pairs.T)
         summands: Floats = (roots[j] * roots[k]).reshape(-1)

@@ -277,7 +277,8 @@ class RestartedSolve:
 def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:
     """Raise where squares of features underflow although queries do not."""
     largest, query = (float(x.max()) for x in (factors.diagonal, factors.queries.diagonal()))
-    if largest < _SMALLEST and query > 0 and operator.features.everything:
+    features = operator.features
+    if largest < _SMALLEST and query > 0 and features.everything and features.sums_cancel:
         size = np.sqrt(query / operator.total_weight)
         raise ValueError(
             f"Z: values of a root mean square of at most {size:.3g} underflow float64 in the "

@@ -83,7 +83,7 @@ def _may_lose_digits(samples: Samples) -> bool:
 def _larger_summands(samples: Samples) -> Floats | None:
     """Mean squares of the summands over those of the features, (p,), from some sequences.
 
-    None with all features, whose summands the Kronecker factors bound.
+    None with all features, whose summands the Kronecker factors bound, as those of states.
     """
     if samples.features.everything or samples.device is not None:
         return None
@@ -99,7 +99,8 @@ def _larger_summands(samples: Samples) -> Floats | None:
 
 def _require_visible(problem: Problem) -> None:
     """Raise where no square of a feature is above zero, although there are tokens that are not."""
-    if problem.read is None or not problem.features.everything:
+    features = problem.features
+    if problem.read is None or not (features.everything and features.sums_cancel):
         return
     with problem.read() as parts:
         tokens = next(parts).tokens
