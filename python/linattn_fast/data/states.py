@@ -215,11 +215,11 @@ class States(Tokens):
     kept = chosen
 
     def mapped(self, of: Callable[[Array], Array]) -> States:
-        """The same states with another number for each; the constant stays 1."""
+        """Put another number in the place of each; the constant stays 1."""
         return self._with(of(self.memory), of(self.query))
 
     def put(self, like: object) -> States:
-        """The same states on the device of ``like``; these if they are there already."""
+        """Put the states on the device of ``like``; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
         return self._with(put(self.memory, like), put(self.query, like))

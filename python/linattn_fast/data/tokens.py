@@ -95,7 +95,7 @@ class Tokens:
         return Tokens(tuple(self.sequence(int(i)) for i in numbers))
 
     def mapped(self, of: Callable[[Array], Array]) -> Tokens:
-        """The same sequences with another number for each, which has the same shape."""
+        """Put another number in the place of each, by a function that keeps shapes."""
         arrays = tuple(of(array) for array in self.arrays)
         return replace(self, storage=arrays if isinstance(self.storage, tuple) else arrays[0])
 
@@ -115,7 +115,7 @@ class Tokens:
         return self.storage if isinstance(self.storage, tuple) else (self.storage,)
 
     def put(self, like: object) -> Tokens:
-        """The same batch on the device of ``like``; this one if it is there already."""
+        """Put the batch on the device of ``like``; no copy if it is there already."""
         if device_of(like) == self.device:
             return self
         moved = tuple(put(array, like) for array in self.arrays)

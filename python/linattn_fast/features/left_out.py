@@ -75,7 +75,7 @@ def nonzero_sums(samples: Prefixes, pairs: Numbers, exact: bool = False) -> Mask
 
 
 def _absolute(samples: Prefixes, *, present: bool = False) -> Prefixes:
-    """The same samples with absolute values as tokens, or with 1 in place of non-zero numbers."""
+    """Take absolute values of the tokens, or put 1 in the place of numbers that are not zero."""
 
     def of(array: Array) -> Array:
         return (array != 0).astype(np.float64) if present else np.abs(array)

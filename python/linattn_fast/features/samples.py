@@ -189,11 +189,11 @@ class Samples:
         )
 
     def with_features(self, features: Features) -> Samples:
-        """The same samples with another choice of features, without their targets."""
+        """Choose other features of the samples, without their targets."""
         return replace(self, targets=None, features=features)
 
     def put(self, like: object) -> Samples:
-        """The same samples on the device of ``like``; these if they are there already."""
+        """Put the samples on the device of ``like``; no copy if they are there already."""
         targets = None if self.targets is None else self.targets.put(like)
         return replace(self, tokens=self.tokens.put(like), targets=targets)
 

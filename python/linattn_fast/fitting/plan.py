@@ -203,7 +203,7 @@ class Resources:
     memory: int
     """Bytes that may be used beside the data."""
     limit: int | None
-    """The same, where the caller or a device sets it; None where it is the machine's memory."""
+    """Bytes that the caller or a device allows; None where it is the machine's memory."""
 
     @classmethod
     def of(cls, problem: Problem, memory_limit: int | None) -> Resources:

@@ -162,13 +162,13 @@ class Fit:
             return heads
 
     def _changed(self, **changes: Any) -> Fit:
-        """The same layer with other attributes; heads that are not found yet are found once."""
+        """Copy the layer with other attributes; heads that are not found yet are found once."""
         other = copy(self)
         vars(other).update(changes)
         return other
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
-        """The same layer with what is known about the program that it learned.
+        """Copy the layer with what is known about the program that it learned.
 
         Parameters
         ----------

@@ -143,7 +143,7 @@ class Heads:
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:
-        """The same heads where another object is; these if they are there already."""
+        """Put the heads where another object is; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
         return Heads(put(self.V, like), put(self.Q, like), self.recovery)

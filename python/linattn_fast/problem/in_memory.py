@@ -110,7 +110,7 @@ class InMemory:
         return ModularData.of(self.samples)
 
     def on_current_device(self) -> InMemory:
-        """The same data on the current CUDA device, where it is not on one already."""
+        """Put the data on the current CUDA device, where it is not on one already."""
         if self.samples.device is not None:
             return self
         return InMemory(self.samples.put(cupy().empty(0)), self.engine, self.precision)
