@@ -217,3 +217,21 @@ def test_entries_that_occur_are_found(rng):
 def test_cuda_takes_no_states(arrays, gpu):
     with pytest.raises(ValueError, match=r"^backend: 'cuda' takes tokens alone"):
         la.fit(la.States(*arrays), np.ones(12), backend="cuda")
+
+
+def test_unpickled_states_are_aligned_whatever_buffer_they_come_from(rng):
+    states = la.States(rng.standard_normal((50, 2, 3)), rng.standard_normal((50, 2)))
+    make, (memory, query, symmetric) = states.__reduce__()
+
+    def shifted(array):
+        """A copy that begins one byte off, as in a message of a socket."""
+        bytes_ = np.empty(array.nbytes + 1, np.uint8)[1:]
+        moved = bytes_.view(array.dtype).reshape(array.shape)
+        moved[...] = array
+        return moved
+
+    again = make(shifted(memory), shifted(query), symmetric)
+    assert again.memory.flags.aligned
+    assert again.query.flags.aligned
+    y = rng.standard_normal(50)
+    assert np.array_equal(la.fit(again, y).coefficients, la.fit(states, y).coefficients)

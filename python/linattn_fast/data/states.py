@@ -261,9 +261,9 @@ class States(Tokens):
 
 
 def _known_states(memory: Array, query: Array, symmetric: bool) -> States:
-    """States of arrays that have been checked before."""
+    """States of arrays that have been checked before; out of a socket they need not be aligned."""
     made = States.__new__(States)
-    made._set(memory, query, symmetric)
+    made._set(as_floats(memory, "memory"), as_floats(query, "query"), symmetric)
     return made
 
 
