@@ -14,9 +14,12 @@ constexpr std::int64_t together = 8;  // shifts x that are counted side by side
 constexpr double narrow = 1e-12;
 constexpr int most_sweeps = 40;
 
-// The least eigenvalue of sign * T, for the squares b2 of what is beside the diagonal; it is in [low, high].
-double least_eigenvalue(const double* a, const std::vector<double>& b2, std::int64_t n, double sign, double low,
-                        double high, double tiny) {
+// What stands in for a pivot that is as good as zero.
+constexpr double tiny = std::numeric_limits<double>::min();
+
+// The least eigenvalue of sign * T, for the squares of what is beside the diagonal a; it is in [low, high].
+double least_eigenvalue(const std::vector<double>& a, const std::vector<double>& squares, double sign, double low,
+                        double high) {
   const double size = std::max(std::abs(low), std::abs(high));
   for (int sweep = 0; sweep < most_sweeps; ++sweep) {
     const double width = high - low;
@@ -30,8 +33,8 @@ double least_eigenvalue(const double* a, const std::vector<double>& b2, std::int
       q[i] = sign * a[0] - x[i];
       below[i] = q[i] < 0 ? 1 : 0;
     }
-    for (std::int64_t row = 1; row < n; ++row) {
-      const double square = b2[static_cast<std::size_t>(row - 1)], own = sign * a[row];
+    for (std::size_t row = 1; row < a.size(); ++row) {
+      const double square = squares[row - 1], own = sign * a[row];
       for (std::int64_t i = 0; i < together; ++i) {
         const double before = std::abs(q[i]) < tiny ? -tiny : q[i];
         q[i] = own - x[i] - square / before;
@@ -50,24 +53,33 @@ double least_eigenvalue(const double* a, const std::vector<double>& b2, std::int
 }  // namespace
 
 Extremes extreme_eigenvalues(const double* a, const double* b, std::int64_t n) {
-  double low = std::numeric_limits<double>::infinity(), high = -low, largest = 0;
-  std::vector<double> b2(static_cast<std::size_t>(n));
+  double largest = 0;
   bool finite = true;
-  for (std::int64_t i = 0; i < n; ++i) {  // Gershgorin
-    const double beside = (i > 0 ? std::abs(b[i - 1]) : 0.0) + (i + 1 < n ? std::abs(b[i]) : 0.0);
-    low = std::min(low, a[i] - beside);
-    high = std::max(high, a[i] + beside);
-    b2[static_cast<std::size_t>(i)] = i + 1 < n ? b[i] * b[i] : 0.0;
-    largest = std::max(largest, b2[static_cast<std::size_t>(i)]);
-    finite = finite && std::isfinite(a[i]) && std::isfinite(b2[static_cast<std::size_t>(i)]);
-  }
+  const auto look_at = [&](double entry) {
+    largest = std::max(largest, std::abs(entry));
+    finite = finite && std::isfinite(entry);
+  };
+  std::for_each(a, a + n, look_at);
+  std::for_each(b, b + n - 1, look_at);
   if (!finite) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
-  const double tiny = std::max(1.0, largest) * std::numeric_limits<double>::min();
-  // Rounding may put an eigenvalue outside by a little
-  const double little = 4 * std::numeric_limits<double>::epsilon() * std::max(std::abs(low), std::abs(high));
-  low -= little;
-  high += little;
-  return {least_eigenvalue(a, b2, n, 1.0, low, high, tiny), -least_eigenvalue(a, b2, n, -1.0, -high, -low, tiny)};
+  if (largest == 0) return {0.0, 0.0};
+  // To entries of at most one, by a power of two, so that squares neither overflow nor underflow
+  const int exponent = std::ilogb(largest) + 1;
+  std::vector<double> diagonal(a, a + n), squares(static_cast<std::size_t>(n));
+  double low = 0, high = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto entry = [&](std::int64_t j) { return j < 0 || j >= n - 1 ? 0.0 : std::ldexp(b[j], -exponent); };
+    double& own = diagonal[static_cast<std::size_t>(i)];
+    own = std::ldexp(own, -exponent);
+    squares[static_cast<std::size_t>(i)] = entry(i) * entry(i);
+    const double beside = std::abs(entry(i - 1)) + std::abs(entry(i));  // Gershgorin
+    low = std::min(low, own - beside);
+    high = std::max(high, own + beside);
+  }
+  const double little = 16 * std::numeric_limits<double>::epsilon();  // by which rounding may put one outside
+  const double smallest = least_eigenvalue(diagonal, squares, 1.0, low - little, high + little);
+  const double greatest = -least_eigenvalue(diagonal, squares, -1.0, -high - little, -low + little);
+  return {std::ldexp(smallest, exponent), std::ldexp(greatest, exponent)};
 }
 
 }  // namespace linattn
