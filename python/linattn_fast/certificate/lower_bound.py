@@ -24,7 +24,8 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
    proves G >= tau I, and lambda_min(G / W) >= tau / W.
 
 Where Ghat is block diagonal (:mod:`linattn_fast.moments.factors`), so is the matrix of step 2, and
-Cholesky runs on its blocks.
+Cholesky runs on its blocks. Where compiled code reads the Gram, it forms and factorises that matrix
+in one call (``csrc/core/shifted_gram.hpp``); what bounds the roundings is made here either way.
 """
 
 from __future__ import annotations
