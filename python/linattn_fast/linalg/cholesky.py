@@ -38,6 +38,9 @@ _INVERSE_STEPS, _FORWARD_STEPS = 8, 4
 """Products, of eight vectors each, that the smallest and the largest eigenvalue are estimated with;
 spectra of cubic features are dense below, and a few eigenvalues stand out above."""
 
+_INTERVAL = 1e-11
+"""Relative width of the intervals in which eigenvalues are found; equal ones may change places."""
+
 Operator: TypeAlias = Callable[[Floats], Floats]
 """A linear map of vectors (p,)."""
 
@@ -315,7 +318,10 @@ def ritz_values(factor: CholeskyFactor) -> tuple[float, float] | None:
             for turned, steps in ((True, _INVERSE_STEPS), (False, _FORWARD_STEPS))
         )
         found = 1 / inverse if inverse > 0 else 0.0, forward
-    return found if 0 < found[0] <= found[1] < np.inf else None
+    smallest, largest = found
+    if not 0 < smallest <= largest * (1 + _INTERVAL) < np.inf:
+        return None
+    return smallest, max(smallest, largest)
 
 
 def _extremes(matrix: Floats) -> tuple[float, float]:
