@@ -15,8 +15,8 @@ EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 # Of the campaign below.
 MINUTES ?= 60
 
-.PHONY: demo test lint docs attack bench bench-defaults bench-floors bench-busy bench-choices bench-rates bench-scale bench-stream bench-blocks bench-programs bench-softmax bench-cuda count \
-  wheel wheel-cuda clean
+.PHONY: demo test lint docs attack bench bench-defaults bench-floors bench-busy bench-choices bench-rates bench-scale \
+  bench-stream bench-blocks bench-programs bench-softmax bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -39,7 +39,7 @@ lint: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx -W --keep-going -n -E -q docs docs/_build/html
 
-# What people call, from tokens to result, and then tokens to moments: both tables of the README.
+# What people call, from tokens to result (the table of the README), and then tokens to moments.
 bench: bench-defaults
 	$(BIN)/python bench/run.py
 

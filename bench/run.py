@@ -15,7 +15,6 @@ from typing import NamedTuple
 import competitors
 import matplotlib as mpl
 import numpy as np
-import readme
 from machine import alternate, extra_memory, flop_rate, processor
 from record import RESULTS, keep, markdown_table
 
@@ -250,7 +249,6 @@ def main() -> None:
     figures = [{**row._asdict(), "ratio": row.ratio} for row in rows]
     keep(RESULTS, "table", text, {"machine": machine, "rows": figures})
     plot(rows, machine)
-    readme.show("table.md", text)
     print("\n" + text)
 
 

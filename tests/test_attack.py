@@ -17,6 +17,11 @@ def test_no_promise_breaks(first):
     assert not broken, "\n\n".join(broken)
 
 
+def test_a_range_that_rounding_tilts_counts_in_the_stated_error_of_blocks():
+    """Seed 203855 of the campaign: 2.7e-11 stated, 3.7e-11 true."""
+    assert one(203855)[2] is None
+
+
 def test_the_slice_has_every_kind_of_data_and_every_promise():
     cases = [case_of(seed) for seed in range(300)]
     assert {case.kind for case in cases} == set(KINDS)

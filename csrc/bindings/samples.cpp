@@ -22,6 +22,17 @@ void require_matching_targets(const Tokens& tokens, const Tokens& targets, Posit
   }
 }
 
+// A memory for every query, and one query a state.
+void require_states(const Tokens& queries, const Tokens& memory, Positions positions, bool symmetric, bool selected) {
+  require(positions == Positions::last && !selected, "memory: states have positions 'last' and all features");
+  require(memory.count() == queries.count(), "memory: as many states as queries are needed");
+  for (std::int64_t i = 0; i < memory.count(); ++i) {
+    require(memory[i].length == memory[0].length && queries[i].length == 1, "memory: states must be alike");
+  }
+  require(!symmetric || memory[0].length == memory.width(), "memory: symmetric matrices must be square");
+  require(memory[0].length <= INT32_MAX / memory.width(), "memory: too many entries for the index type");
+}
+
 // Numbers of chosen rows: at least one, ascending, below `end`.
 std::vector<std::int64_t> ascending_numbers(const std::string& name, const Offsets& given, std::int64_t end) {
   require(given.ndim() == 1 && given.size() > 0, name + ": must be a list of numbers");
@@ -49,7 +60,8 @@ Doubles zeros(const std::vector<py::ssize_t>& shape) {
 OwnedSamples::OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets,
                            const py::object& target_storage, const std::optional<Offsets>& target_offsets,
                            const std::optional<Doubles>& weights, const std::string& positions,
-                           const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries)
+                           const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,
+                           const py::object& memory, bool symmetric)
     : tokens_("tokens", storage, offsets),
       weights_(weights),
       positions_(positions_from(positions)),
@@ -66,13 +78,20 @@ OwnedSamples::OwnedSamples(const py::object& storage, const std::optional<Offset
     selection_.pairs = ascending_numbers("pairs", *pairs, q);
     selection_.queries = ascending_numbers("queries", *queries, d);
   }
+  if (!memory.is_none()) {
+    memory_.emplace("memory", memory, std::nullopt);
+    require_states(tokens(), **memory_, positions_, symmetric, selected_);
+    states_.emplace(States{**memory_, symmetric});
+  }
 }
 
 SamplesInUse::SamplesInUse(const OwnedSamples& owned, bool with_squares)
-    : selection_(owned.selection_),
-      samples_{owned.tokens(), owned.targets_ ? &**owned.targets_ : nullptr,
-               owned.weights_ ? owned.weights_->data() : nullptr, owned.positions_,
-               owned.selected_ ? &selection_ : nullptr} {
+    : selection_(owned.selection_), samples_{owned.tokens(),
+                                             owned.targets_ ? &**owned.targets_ : nullptr,
+                                             owned.weights_ ? owned.weights_->data() : nullptr,
+                                             owned.positions_,
+                                             owned.selected_ ? &selection_ : nullptr,
+                                             owned.states_ ? &*owned.states_ : nullptr} {
   if (owned.selected_) selection_.form_few(samples_.d(), samples_.positions, with_squares);
 }
 
@@ -82,10 +101,11 @@ void register_samples(py::module_& module) {
       "Tokens with their targets and weights, which query, and chosen features: checked, not copied.")
       .def(py::init<const py::object&, const std::optional<Offsets>&, const py::object&, const std::optional<Offsets>&,
                     const std::optional<Doubles>&, const std::string&, const std::optional<Offsets>&,
-                    const std::optional<Offsets>&>(),
+                    const std::optional<Offsets>&, const py::object&, bool>(),
            py::kw_only(), py::arg("tokens"), py::arg("offsets") = py::none(), py::arg("targets") = py::none(),
            py::arg("target_offsets") = py::none(), py::arg("weights") = py::none(), py::arg("positions"),
-           py::arg("pairs") = py::none(), py::arg("queries") = py::none());
+           py::arg("pairs") = py::none(), py::arg("queries") = py::none(), py::arg("memory") = py::none(),
+           py::arg("symmetric") = false);
 }
 
 }  // namespace linattn::bindings

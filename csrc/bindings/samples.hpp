@@ -18,11 +18,12 @@ Doubles zeros(const std::vector<py::ssize_t>& shape);
 // share it. Made and destroyed with the GIL held; read without it.
 class OwnedSamples {
  public:
-  // target_storage may be None; pairs and queries are given both or none.
+  // target_storage may be None; pairs and queries are given both or none. With memory, which may be None, storage has
+  // the query of each state.
   OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
                const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
-               const std::string& positions, const std::optional<Offsets>& pairs,
-               const std::optional<Offsets>& queries);
+               const std::string& positions, const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,
+               const py::object& memory, bool symmetric);
   OwnedSamples(const OwnedSamples&) = delete;  // the core holds pointers into it
   OwnedSamples& operator=(const OwnedSamples&) = delete;
 
@@ -38,6 +39,8 @@ class OwnedSamples {
   Positions positions_;
   bool selected_;
   Selection selection_;  // nothing is said yet of what is formed
+  std::optional<OwnedTokens> memory_;
+  std::optional<States> states_;
 };
 
 // Samples as the core takes them, for one use: which pairs of S are formed depends on it. With squares, they are enough

@@ -98,6 +98,7 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Samples& data, Precision 
       precision_(precision),
       group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
+  if (data.states != nullptr) states_.emplace(kernels, *data.states);
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
     return data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
@@ -152,8 +153,14 @@ void BlockFiller::weights_of(std::int64_t first, std::int64_t count, double* wei
 
 void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t count) {
   group_.select(first, count);
-  group_.second_moments(block.s.data(), block_stride);
   group_.last_tokens(block.z.data(), block_stride);
+  if (states_) {
+    states_->read(first, count, block.s.data(), block_stride);
+    require_finite_rows(block.s.data(), block_stride, data_.formed_pairs(), count);
+    require_finite_rows(block.z.data(), block_stride, data_.d(), count);
+  } else {
+    group_.second_moments(block.s.data(), block_stride);
+  }
   if (data_.targets != nullptr) {
     target_rows_.resize(static_cast<std::size_t>(count));
     data_.targets->copy(first, first + count, target_rows_.data());

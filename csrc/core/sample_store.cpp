@@ -17,8 +17,9 @@ std::int64_t query_row_count(const Samples& data) {
 SampleStore::SampleStore(const Kernels& kernels, const Samples& data, bool keep)
     : kernels_(kernels),
       data_(data),
-      filled_{data.tokens, data.positions == Positions::all ? nullptr : data.targets, data.weights, data.positions,
-              data.selection},
+      filled_{data.tokens,    data.positions == Positions::all ? nullptr : data.targets,
+              data.weights,   data.positions,
+              data.selection, data.states},
       keep_(keep),
       blocks_(BlockFiller(kernels, data, Precision::float64).blocks()),
       kept_(static_cast<std::size_t>(keep ? blocks_ : 0)) {}

@@ -7,6 +7,7 @@
 
 #include "../common/index.hpp"
 #include "../common/positions.hpp"
+#include "states.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
@@ -24,25 +25,31 @@ struct Selection {
 
 // What sums are taken of, as in Python's Samples(tokens, targets, weights, positions, features). Targets may be absent
 // (d_out = 0), and so may weights (one a sequence) and a selection (all features).
+//
+// With states, s is their memory in the place of sums over tokens, and the tokens are their queries, one a sequence;
+// positions are last then, and there is no selection.
 struct Samples {
   const Tokens& tokens;
   const Tokens* targets;
   const double* weights;
   Positions positions;
   const Selection* selection = nullptr;
+  const States* states = nullptr;
 
   std::int64_t d() const { return tokens.width(); }
   std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
   std::int64_t pairs() const {
-    return selection != nullptr ? static_cast<std::int64_t>(selection->pairs.size()) : pair_count(d());
+    return selection != nullptr ? static_cast<std::int64_t>(selection->pairs.size()) : all_pairs();
   }
   std::int64_t queries() const {
     return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
   }
+  // Pairs of S, or entries of the memory.
+  std::int64_t all_pairs() const { return states != nullptr ? states->entries() : pair_count(d()); }
   bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
   // Rows of s.
   std::int64_t formed_pairs() const {
-    return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : pair_count(d());
+    return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : all_pairs();
   }
   // The row of s that holds a pair.
   std::int64_t row_of(std::int64_t pair) const;

@@ -84,6 +84,12 @@ class Tokens {
     return std::upper_bound(starts, starts + count_ + 1, row) - starts - 1;
   }
 
+  // A sequence of the same rows without their first j coordinates.
+  Sequence column(const Sequence& sequence, std::int64_t j) const {
+    return {advance(sequence.data, j * sequence.column_stride), sequence.length, sequence.row_stride,
+            sequence.column_stride};
+  }
+
   // The single row t of a sequence, as a sequence of length one.
   Sequence row(const Sequence& sequence, std::int64_t t) const {
     return {advance(sequence.data, t * sequence.row_stride), 1, sequence.row_stride, sequence.column_stride};

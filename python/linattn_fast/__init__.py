@@ -20,6 +20,7 @@ from .arrays.libraries import convert
 from .backend.choice import BackendInfo, backends
 from .certificate.certificate import Certificate
 from .data.data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
+from .data.states import States
 from .features.cubic import cubic_features, paper_features
 from .features.features import Features
 from .fitting.call import fit
@@ -66,6 +67,7 @@ __all__ = [
     "Pcg",
     "Recovery",
     "RidgePath",
+    "States",
     "backends",
     "certify",
     "choose_alpha",

@@ -37,7 +37,8 @@ class Samples:
 
     Checked when it is made; holds on to the arrays, copies none, and never changes, so that threads
     may share it. ``offsets`` go with rows laid end to end; ``pairs`` and ``queries`` are numbers of
-    chosen ones, ascending, both or none.
+    chosen ones, ascending, both or none. With ``memory``, (N, d_v, d_k), samples are states, and
+    ``tokens``, (N, 1, d_q), are their queries.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Samples:
         positions: str,
         pairs: _Offsets = None,
         queries: _Offsets = None,
+        memory: Array | None = None,
+        symmetric: bool = False,
     ) -> None: ...
 
 class Moments:

@@ -8,13 +8,14 @@ import pytest
 
 import linattn_fast as la
 from linattn_fast.data.tokens import as_tokens
-from linattn_fast.features.features import features_of
+from linattn_fast.features.features import Features
 
 POSITIONS = ["last", "all", "causal"]
 
 
 def features(Z, positions="last"):
-    return features_of(as_tokens(Z), positions)
+    tokens = as_tokens(Z)
+    return Features(tokens.d).of(tokens, positions)
 
 
 def disagreement(train, queries, rng):

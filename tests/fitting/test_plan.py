@@ -9,9 +9,7 @@ from linattn_fast.fitting import plan
 from linattn_fast.fitting.call import as_problem
 from linattn_fast.linalg.factors import NotSafe
 from linattn_fast.solvers import costs, rates
-from linattn_fast.solvers.costs import predict, predicted_seconds, relative_ridge
-
-ROOM = 1 << 40
+from linattn_fast.solvers.costs import Kept, predict, predicted_seconds, relative_ridge
 
 
 def few_samples(rng, alpha):
@@ -54,17 +52,33 @@ def test_passes_of_unknown_accuracy_are_followed_by_the_dual(rng, monkeypatch):
     assert "nobody knows, so the kernel was taken" in info.reason
 
 
-@pytest.mark.parametrize(
-    ("cholesky", "kept", "solver"),
-    [(1.0, 0, "cholesky"), (1.3, 0, "pcg"), (1.3, 1 << 30, "cholesky"), (1.7, 1 << 30, "pcg")],
-)
-def test_memory_of_passes_decides_only_where_both_take_about_as_long(
-    rng, monkeypatch, cholesky, kept, solver
+def test_samples_are_kept_for_the_asking_and_else_where_they_are_small(rng, monkeypatch):
+    Z, y = rng.standard_normal((2000, 6, 3)), rng.standard_normal(2000)
+    problem = as_problem(Z, y, None, None, "last", None, "auto")
+    packed, narrow = 8 * (6 + 3 + 2) * 2000, 4 * 6 * 2000  # s, z, y and w; s in float32
+
+    def kept(*, sparing, limit=None):
+        return Kept.of(problem, limit, sparing=sparing)
+
+    assert kept(sparing=True).packed >= packed
+    assert kept(sparing=True).narrow >= narrow
+    monkeypatch.setattr(costs, "_KEPT_FREELY", packed + packed // 8)
+    assert kept(sparing=True).packed >= packed
+    assert kept(sparing=True).narrow == 0
+    monkeypatch.setattr(costs, "_KEPT_FREELY", packed // 2)
+    assert kept(sparing=True) == Kept()
+    assert kept(sparing=False).narrow >= narrow
+    assert kept(sparing=False, limit=packed // 2) == Kept()
+
+
+def test_a_default_fit_makes_many_samples_anew_and_conjugate_gradients_asked_for_keep_them(
+    rng, monkeypatch
 ):
-    Z, y = rng.standard_normal((200, 6, 3)), rng.standard_normal(200)
-    predicting(monkeypatch, cholesky=cholesky, pcg=1.1)
-    monkeypatch.setattr(plan, "kept_samples_bytes", lambda *_: kept)
-    assert la.fit(Z, y).info.solver == solver
+    Z, y = rng.standard_normal((400, 6, 3)), rng.standard_normal(400)
+    predicting(monkeypatch, cholesky=2.0, pcg=1.0)
+    monkeypatch.setattr(costs, "_KEPT_FREELY", 0)
+    assert "samples made anew in every pass" in la.fit(Z, y).info.reason
+    assert "samples kept" in la.fit(Z, y, solver="pcg").info.reason
 
 
 def test_the_dual_is_left_to_few_samples_and_weak_ridges():
@@ -83,7 +97,9 @@ def test_the_dual_is_left_to_few_samples_and_weak_ridges():
 def test_samples_that_are_made_anew_make_passes_slower(rng):
     Z, y = rng.standard_normal((3000, 16, 8)), rng.standard_normal(3000)
     problem = as_problem(Z, y, None, None, "last", None, "auto")
-    kept, anew = (predicted_seconds(problem, 0.0, room, certify=False)["pcg"] for room in (ROOM, 0))
+    kept, anew = (
+        predicted_seconds(problem, 0.0, kept, certify=False)["pcg"] for kept in (Kept(1, 1), Kept())
+    )
     assert anew > kept
 
 
@@ -101,7 +117,7 @@ def test_ridges_are_relative_to_the_size_of_the_features(rng):
 
 def test_a_ridge_far_below_the_features_leaves_few_samples_to_the_dual(rng):
     problem, _ = few_samples(rng, 0.0)
-    assert predicted_seconds(problem, 1e-12, ROOM, certify=True)["pcg"] == np.inf
+    assert predicted_seconds(problem, 1e-12, Kept(), certify=True)["pcg"] == np.inf
 
 
 def test_other_instruction_sets_have_a_share_of_the_flops(monkeypatch):

@@ -172,7 +172,7 @@ def test_distance_is_zero_for_the_same_function(rng):
 
 def test_wrong_heads_are_named():
     with pytest.raises(ValueError, match=r"^Q: shape \(1, 2, 2\) is needed"):
-        la.Heads(np.zeros((1, 1, 2)), np.zeros((1, 2, 3)))
+        la.Heads(np.zeros((1, 1, 2)), np.zeros((2, 2, 2)))
     with pytest.raises(ValueError, match="^V: an array of 3 axes"):
         la.Heads(np.zeros((1, 2)), np.zeros((1, 2, 2)))
     with pytest.raises(ValueError, match="^Q: must be finite"):

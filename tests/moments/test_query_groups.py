@@ -207,8 +207,8 @@ def test_blocks_give_the_fit_of_the_whole(
     )
     ours, theirs = blocks.certificate, whole.certificate
     assert ours.verdict == theirs.verdict == "identifiable"
-    assert ours.lambda_min == pytest.approx(theirs.lambda_min, rel=1e-8)
-    assert ours.condition == pytest.approx(theirs.condition, rel=1e-8)
+    assert ours.lambda_min == pytest.approx(theirs.lambda_min, rel=1e-3)  # an estimate
+    assert ours.condition == pytest.approx(theirs.condition, rel=1e-3)
     assert ours.lower_bound == pytest.approx(theirs.lower_bound, rel=1e-2)
     assert 0 < ours.lower_bound <= ours.lambda_min
     assert ours.rank == theirs.rank == whole.info.dimension

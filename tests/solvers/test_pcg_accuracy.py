@@ -11,7 +11,9 @@ from oracles.exact import exact_loss
 import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.solvers.conjugate_gradients.least_eigenvalue import least_eigenvalue, lower_bound
+from linattn_fast.solvers.conjugate_gradients.iteration import conjugate_gradients
+from linattn_fast.solvers.conjugate_gradients.lanczos import Lanczos
+from linattn_fast.solvers.conjugate_gradients.least_eigenvalue import Probe
 from linattn_fast.solvers.conjugate_gradients.whitening import PlainCoordinates, whiten
 
 GIVEN = {"heads": None, "certify": False}
@@ -158,16 +160,97 @@ def test_the_least_eigenvalue_is_not_above_that_of_the_matrix(positions, coordin
         basis = E.coefficients(np.eye(np.prod(E.shape)).reshape(-1, *E.shape))
         Lambda = operator.normal(np.eye(p)).product / W + alpha * np.eye(p)
         values = np.linalg.eigvalsh(basis @ Lambda @ basis.T)
-        tried = least_eigenvalue(operator, E, alpha, Z, limit=1000)
+        tried = Probe.random(E, Z)
+        conjugate_gradients(operator, E, alpha, tried.b[:0], tolerance=1.0, limit=1000, probe=tried)
         assert tried.lower <= values[0] * (1 + 1e-9) + 1e-13 * values[-1]
         found += tried.lower > values[0] / 100
     assert found > 30  # nor is it nothing
 
 
-def test_a_product_that_has_not_fallen_bounds_nothing():
-    assert lower_bound(np.array([0.5, 1.0]), 1.0) == 0
-    assert lower_bound(np.array([]), 0.1) == 0
-    assert lower_bound(np.array([0.5]), 0.5) == pytest.approx(0.25)  # 1 - x / 0.5 = 0.5
+def lanczos_of(K, b, steps):
+    """Coefficients of conjugate gradients on K x = b, and the iterates."""
+    found, x = Lanczos(), np.zeros(len(b))
+    rest, direction, iterates = b.copy(), b.copy(), []
+    for _ in range(steps):
+        forward = K @ direction
+        step = rest @ rest / (direction @ forward)
+        x = x + step * direction
+        new = rest - step * forward
+        ratio = new @ new / (rest @ rest)
+        rest, direction = new, new + ratio * direction
+        found.add(float(step), float(ratio))
+        iterates.append((x, rest))
+    return found, iterates
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_eigenvalue_below_all_ritz_values_has_no_more_weight_than_is_said(seed):
+    """For any right-hand side, and so that the bound is the least eigenvalue itself in the end."""
+    rng = np.random.default_rng(seed)
+    n = 40
+    values = np.sort(10.0 ** rng.uniform(-4, 0, n))
+    b = rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 0, n)
+    K, weight = np.diag(values), b[0] ** 2 / (b @ b)
+    bounds = [lanczos_of(K, b, k)[0].least_eigenvalue(weight) for k in range(n // 2)]
+    assert all(bound <= values[0] * (1 + 1e-12) for bound in bounds)
+    assert np.all(np.diff(bounds) >= -2 * values[0] / 64)  # places on a grid
+    # What is said of a weight that is not there is false in the end
+    more, rounds = 1e6 * weight, range(1, n)
+    assert any(lanczos_of(K, b, k)[0].least_eigenvalue(more) > values[0] for k in rounds)
+
+
+def test_nothing_is_said_of_weights_that_any_eigenvalue_could_have():
+    assert Lanczos().least_eigenvalue(0.5) == 0
+    one = Lanczos([2.0], [0.5])  # q(x) = 1 - 2 x, so that w <= 1 / (1 + 2 q(x)^2)
+    assert one.least_eigenvalue(0.3) == 0
+    assert one.least_eigenvalue(2 / 3) == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.01])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_energy_of_an_error_is_at_most_what_the_coefficients_say(seed, share):
+    rng = np.random.default_rng(seed)
+    n = 60
+    values = 10.0 ** rng.uniform(-3, 0, n)
+    b = rng.standard_normal(n) * 10.0 ** rng.uniform(-2, 0, n)
+    mu = share * values.min()
+    _, iterates = lanczos_of(np.diag(values), b, 25)
+    sharper = 0
+    for k, (_, rest) in enumerate(iterates, 1):
+        found = lanczos_of(np.diag(values), b, k)[0]
+        energy, bound = (rest**2 / values).sum(), found.inverse_energy(mu) * (rest @ rest)
+        assert energy <= bound * (1 + 1e-9)
+        assert bound <= rest @ rest / mu * (1 + 1e-9)
+        sharper += bound < 0.5 * rest @ rest / mu
+    assert sharper > 10  # than what mu alone says
+
+
+def test_residuals_that_were_replaced_as_a_whole_say_no_more_than_the_least_eigenvalue():
+    found = Lanczos([1.0, 1.0], [0.5, 0.5])
+    assert found.inverse_energy(0.1) < 10
+    found.replaced = 0.2
+    assert found.inverse_energy(0.1) == 10
+
+
+@pytest.mark.parametrize("tol", [None, 1e-3, 1e-7])
+@pytest.mark.parametrize("distance", [1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+def test_small_eigenvalues_that_targets_do_not_show_are_not_overlooked(tol, distance):
+    """Planted targets have next to no share in directions that the data hardly sees; C has."""
+    known = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        d = int(rng.integers(2, 5))
+        p = d * d * (d + 1) // 2
+        Z = np.tile(rng.standard_normal((p - 1, 5, d)), (5, 1, 1))  # one direction is missing
+        Z = Z + distance * rng.standard_normal(Z.shape)
+        C = rng.standard_normal((2, p))
+        solver = "pcg" if tol is None else la.Pcg(tol)
+        fit = la.fit(Z, la.cubic_features(Z) @ C.T, solver=solver, **GIVEN)
+        if fit.info.coefficient_error is not None:
+            known += 1
+            for found, true in zip(fit.coefficients, C, strict=True):
+                assert relative(found, true) <= fit.info.coefficient_error
+    assert known or distance < 1e-3
 
 
 @pytest.mark.parametrize("size", [1e-52, 1e-170])

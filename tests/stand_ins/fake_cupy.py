@@ -123,6 +123,9 @@ class ndarray:  # noqa: N801  # CuPy's name
     def ravel(self) -> ndarray:
         return ndarray(self._array.ravel(), self._device)
 
+    def take(self, indices: Any, axis: int | None = None) -> ndarray:
+        return device(host(self).take(host(indices), axis=axis))
+
     def transpose(self, *axes: int) -> ndarray:
         return ndarray(self._array.transpose(*axes), self._device)
 

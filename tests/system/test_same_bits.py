@@ -396,6 +396,9 @@ NO_ALGEBRA = {
     "get", "put", "to_host", "save", "plot", "with_program", "to_torch", "from_torch", "expand",
     "checked", "totals_of", "holding", "add", "merged", "in_units", "uncertain_heads",
     "because", "same_choice",
+    # which features and states there are, and parts of them
+    "occurring", "subset", "named", "batch", "require_tokens", "of_states", "pieces", "sequence",
+    "rows", "part", "every", "chosen", "kept", "mapped",
     # tables, records and machines of programs
     "values", "index", "random", "accepts", "context", "sample", "chunks", "match", "write",
     "written", "interpret", "encode", "decode", "require", "coordinate", "entries", "vector",

@@ -163,7 +163,7 @@ def put_all(arrays: list[Any], like: object) -> list[Any]:
 
 
 def frozen(array: Any) -> Any:
-    """The same array, read-only where numpy can make it so."""
+    """Make an array read-only where numpy can, and return it."""
     if isinstance(array, np.ndarray):
         array.setflags(write=False)
     return array

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..arrays import compiled
 from ..arrays.device import device_of
+from ..data.states import States
 from . import cpu, reference
 from .cuda import backend as cuda
 from .cuda import extension as cuda_extension
@@ -101,6 +102,11 @@ def get_backend(name: str = "auto", *arguments: object) -> Backend:
         raise ValueError(f"{argument}: must be one of auto, {', '.join(NAMES)}, got {name!r}")
     if (obstacle := _obstacle(name)) is not None:
         raise ValueError(f"{argument}: {name!r} is not available: {obstacle}")
+    if name == "cuda" and any(isinstance(each, States) for each in arguments):
+        raise ValueError(
+            f"{argument}: 'cuda' takes tokens alone; States are for arrays on the host and the "
+            "backends 'cpu' and 'numpy'"
+        )
     if name == "cuda":
         return cuda.CudaBackend()
     if on_device:

@@ -31,6 +31,8 @@ def outputs_of(
     C: Floats, features: Features, tokens: Tokens, positions: Positions, engine: Backend
 ) -> Floats:
     """Outputs C h of every query, (rows, d_out), for C (d_out, n_features)."""
+    if features.everything:
+        return engine.coefficients(module_of(C).ascontiguousarray(C), tokens, positions)
     few = 3 * features.n_pairs < pair_count(features.d)
     large = 8 * len(C) * feature_count(features.d) > _WRITTEN_OUT
     if few and large and not engine.on_device:

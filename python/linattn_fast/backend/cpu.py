@@ -12,6 +12,7 @@ from ..arrays.compiled import core
 from ..arrays.floats import all_finite
 from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import Accumulation, summand_sizes
@@ -21,6 +22,7 @@ from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import Gradient, KroneckerFactors, NormalProduct
+from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
 _WORK_PER_NUMBER = 20
@@ -64,6 +66,15 @@ def _coefficients_are_cheaper(V: Floats, tokens: Tokens, positions: Positions) -
     return bool(sums * with_coefficients + H * d_out * d**3 < sums * with_heads)
 
 
+def _first_non_finite(tokens: Tokens, threads: int) -> int:
+    """The first sequence with NaN or infinity; -1 if there is none."""
+    if not isinstance(tokens, States):
+        return core.first_non_finite(tokens.storage, tokens.offsets, threads)
+    arrays = (array if array.ndim == 3 else array[:, None] for array in tokens.arrays)
+    found = [core.first_non_finite(array, None, threads) for array in arrays]
+    return min((i for i in found if i >= 0), default=-1)
+
+
 def _queries(tokens: Tokens, positions: Positions) -> core.Samples:
     """Tokens that a layer is applied to, as the extension takes them."""
     return core.Samples(tokens=tokens.storage, offsets=tokens.offsets, positions=positions)
@@ -89,7 +100,7 @@ class CpuBackend:
         shape = compact.shape(chosen, samples.positions)
         work = samples.n_columns * math.prod(shape)
         if work > _READINGS * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
-            bad = core.first_non_finite(tokens.storage, tokens.offsets, threads)
+            bad = _first_non_finite(tokens, threads)
             if bad >= 0:
                 raise non_finite_error(tokens, bad)
         try:
@@ -123,6 +134,8 @@ class CpuBackend:
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""
+        if isinstance(tokens, States):
+            return apply_heads(V, Q, tokens)
         if _coefficients_are_cheaper(V, tokens, positions):
             with np.errstate(all="ignore"):  # heads may be finite where their products are not
                 C = head_coefficients(V, Q)
@@ -137,6 +150,8 @@ class CpuBackend:
 
     def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.coefficients`."""
+        if isinstance(tokens, States):
+            return apply_coefficients(C, tokens)
         y = self._apply_coefficients(C, tokens, positions)
         return require_finite_outputs(y, tokens, {"coefficients": C})
 

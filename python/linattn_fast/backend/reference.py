@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays.device import module_of
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import non_finite_error
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import Accumulation, summand_sizes
@@ -18,6 +19,7 @@ from ..features.samples import Samples
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import NumpyNormalOperator
+from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
 Answer: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -64,8 +66,9 @@ def narrowed(columns: Floats, precision: Precision) -> tuple[Array, Floats | Non
 
 def _smallest(tokens: Tokens) -> float:
     """Smallest absolute value of a coordinate that is not zero."""
+    arrays = tokens.arrays if isinstance(tokens, States) else tokens
     return min(
-        (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in tokens),
+        (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in arrays),
         default=np.inf,
     )
 
@@ -157,6 +160,8 @@ class NumpyBackend:
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y = sum_h V_h S Q_h z."""
+        if isinstance(tokens, States):
+            return apply_heads(V, Q, tokens)
 
         def layer(S: Floats, z: Floats) -> Floats:
             y: Floats = np.einsum("haj,jk,hkl,nl->na", V, S, Q, z, optimize=True)
@@ -167,6 +172,8 @@ class NumpyBackend:
 
     def coefficients(self, C: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """Apply y_a = sum over pairs (j,k) and l of C[a,(j,k),l] S[j,k] z_l."""
+        if isinstance(tokens, States):
+            return apply_coefficients(C, tokens)
         j, k = np.triu_indices(tokens.d)
         by_pair = C.reshape(len(C), len(j), tokens.d)
 

@@ -52,7 +52,7 @@ class Totals:
         return self
 
     def placed(self, place: Callable[[Array], Array]) -> Totals:
-        """The same sums, with each array where ``place`` puts it."""
+        """Put each array of the sums where ``place`` puts it."""
         return replace(
             self,
             gram=place(self.gram),
@@ -62,7 +62,7 @@ class Totals:
         )
 
     def get(self) -> Totals:
-        """The same sums, on the host."""
+        """Copy the sums to the host."""
         return self.placed(to_host)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from ..arrays.device import on_device, to_host
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Array, Floats, Positions
-from ..data.tokens import Tokens, as_positions, as_tokens
+from ..data.tokens import Tokens, as_positions
 from ..features.features import Features
 from ..features.left_out import unless_left_out
 from ..system.arguments import as_size
@@ -148,7 +148,7 @@ class Certificate:
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
-        return as_tokens(Z, offsets, d=self.features.d), where
+        return self.features.batch(Z, offsets, where), where
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
@@ -192,7 +192,8 @@ class Certificate:
         Parameters
         ----------
         Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`
+            where the data was states.
         positions
             Which tokens query; by default as in the data.
         tol
@@ -360,7 +361,8 @@ class Certificate:
         k
             Number of directions, at most; they are those of :meth:`null_space`.
         names
-            Names of the d coordinates; x0, x1, .. by default, counted from zero as in the arrays.
+            Names of the d coordinates of tokens; x0, x1, .. by default, counted from zero as in the
+            arrays. States have M[j,k] (or m[u]) and c[l], and take no names.
 
         Returns
         -------
@@ -375,15 +377,13 @@ class Certificate:
         >>> la.certify(Z).explain(1)
         ['tokens never vary along x0*x0 with query x1']
         """
-        d = self.features.d
-        coordinates = [f"x{i}" for i in range(d)] if names is None else [str(x) for x in names]
-        if len(coordinates) != d:
-            raise ValueError(f"names: {d} names are needed, got {len(coordinates)}")
+        pairs, queries = self.features.named(names)
         directions, values = map(
             to_host, self._determined().coverage.least_determined(self._directions(k))
         )
+        what = "tokens" if self.features.sums_cancel else "states"
         return [
-            describe(direction, float(value), self.features, coordinates)
+            describe(direction, float(value), pairs, queries, what)
             for direction, value in zip(directions, values, strict=True)
         ]
 

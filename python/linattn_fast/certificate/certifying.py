@@ -188,7 +188,7 @@ def certifying_factor(
         return choice.factorisation
     require_memory(
         estimate_memory(moments.d, 0, features=moments.features)["qr"],
-        f"certify: {choice}; deciding it from the features of d = {moments.d}",
+        f"certify: {choice}; deciding it from the features of {moments.features.made_of}",
         memory_limit,
     )
     with read() as parts:
@@ -202,11 +202,9 @@ def require_certificate_memory(
     needed = estimate_memory(features.d, 0, features=features)
     if n_samples < features.count:  # decided by counting
         return
-    require_memory(
-        needed["cholesky"],
-        f"certify: the dense second moment of d = {features.d} ({in_words(8 * features.count**2)})",
-        memory_limit,
-    )
+    size = in_words(8 * features.count**2)
+    what = f"certify: the dense second moment of {features.made_of} ({size})"
+    require_memory(needed["cholesky"], what, memory_limit)
 
 
 def certify_factorised(task: Task, solved: Solved) -> Certificate:

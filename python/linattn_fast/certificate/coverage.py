@@ -69,7 +69,7 @@ class Coverage:
         return device_of(self.diagonal)
 
     def get(self) -> Coverage:
-        """The same range with all its arrays on the host."""
+        """Copy the range to the host, with all its arrays."""
         return Coverage(self.factor.get(), to_host(self.diagonal), self.features)
 
     @cached_property

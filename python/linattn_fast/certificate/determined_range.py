@@ -77,7 +77,7 @@ class DeterminedRange:
     """The range of each block, where the data was solved in blocks."""
 
     def get(self) -> DeterminedRange:
-        """The same range with all its arrays on the host."""
+        """Copy the range to the host, with all its arrays."""
         if self.blocks is not None:  # always on the host
             return self
         moments = None if self.moments is None else self.moments.get()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays.types import Floats
-from ..features.features import Features
 
 
-def describe(direction: Floats, mean_square: float, features: Features, names: list[str]) -> str:
-    """A sentence on the pairs and queries that a direction (p,) consists of."""
-    pairs = [f"{names[j]}*{names[k]}" for j, k in features.pairs]
-    queries = [names[l] for l in features.queries]
+def describe(
+    direction: Floats, mean_square: float, pairs: list[str], queries: list[str], what: str
+) -> str:
+    """A sentence on the pairs and queries, by their names, that a direction (p,) consists of."""
     by_query = direction.reshape(len(pairs), len(queries)) / np.abs(direction).max()
     groups = []
     sizes = np.abs(by_query).round(9)  # equal up to rounding is a tie, and the first one wins
@@ -24,8 +23,8 @@ def describe(direction: Floats, mean_square: float, features: Features, names: l
     # A group's text starts with plus, so its own sign goes before it.
     text = _joined([(np.sign(first), group) for first, group in groups], 3)
     if mean_square == 0:
-        return f"tokens never vary along {text}"
-    return f"tokens vary little along {text} (relative mean square {mean_square:.2g})"
+        return f"{what} never vary along {text}"
+    return f"{what} vary little along {text} (relative mean square {mean_square:.2g})"
 
 
 def _sum_of(terms: list[tuple[float, str]], most: int) -> str:

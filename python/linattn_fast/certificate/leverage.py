@@ -89,7 +89,13 @@ class LeverageBound(Protocol):
 def with_summands(
     features: Features, tokens: Tokens, positions: Positions
 ) -> tuple[Floats, Floats]:
-    """Features h = S_jk z_l and sizes g = sqrt(S_jj S_kk) |z_l|, (samples, p) each."""
+    """Features h = S_jk z_l and sizes g = sqrt(S_jj S_kk) |z_l|, (samples, p) each.
+
+    Features that are not sums are their own sizes.
+    """
+    if not features.sums_cancel:
+        h = features.of(tokens, positions)
+        return h, module_of(h).abs(h)
     d, (j, k) = features.d, features.pairs.T
     if features.everything:
         s, z = samples_of(tokens, positions)

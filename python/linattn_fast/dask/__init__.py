@@ -68,7 +68,8 @@ def moments(
     Z
         Tokens: a Dask array (N, n, d), cut along its first axis; or batches with all that belongs
         to them, ``(Z, y)``, ``(Z, y, sample_weight)`` or mappings with these names and "offsets":
-        a Dask bag of them, or a list of delayed ones or futures.
+        a Dask bag of them, or a list of delayed ones or futures. In a batch,
+        :class:`linattn_fast.States` may take the place of tokens.
     y, sample_weight
         Targets and weights beside an array, as Dask or numpy arrays; see
         :meth:`linattn_fast.Moments.update`.

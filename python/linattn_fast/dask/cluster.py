@@ -19,7 +19,7 @@ from ..backend.choice import get_backend
 from ..backend.interface import Precision
 from ..backend.normal_operator import Gradient
 from ..data.tokens import require_positive
-from ..features.features import Features, as_features
+from ..features.features import Features
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
 from ..problem.interface import Needs, Passes, ShowProgress
@@ -165,10 +165,10 @@ class Cluster:
         require_positive(found.total_weight)
         return found
 
-    @cached_property
+    @property
     def features(self) -> Features:
         """See :attr:`Problem.features`."""
-        return as_features(self.settings.features, self.sizes.d)
+        return self.sizes.features
 
     @property
     def d_out(self) -> int:

@@ -54,6 +54,8 @@ class PartSizes(NamedTuple):
     largest_weight: float
     scalar_targets: bool
     """Whether all targets came without an axis of outputs."""
+    features: Features
+    """Which features take part: those asked for, or all that tokens or states have."""
 
 
 _DERIVED = ("batches", "operators")
@@ -90,7 +92,8 @@ class Part:
                     f"y: targets are needed in every batch or in none, got None; in {here.where}"
                 )
             outputs = 0 if batch.y is None else d_out or None
-            positions, features = self.settings.positions, self.settings.features
+            positions = self.settings.positions
+            features = found[0].features if found else self.settings.features
             samples = checked_batch(here, positions, features, d=d, d_out=outputs)
             found.append(samples)
             d, d_out = samples.tokens.d, samples.d_out
@@ -115,7 +118,7 @@ class Part:
                         samples.tokens.d,
                         samples.d_out,
                         positions=settings.positions,
-                        features=settings.features,
+                        features=samples.features,
                         backend=settings.backend,
                         precision=settings.precision,
                     )
@@ -148,6 +151,7 @@ class Part:
             sum(operator.total_weight for operator in self.operators),
             max(samples.largest_weight for samples in self.batches),
             all(samples.scalar_targets for samples in self.batches),
+            self.batches[0].features,
         )
 
     def kronecker_factors(self) -> KroneckerFactors | None:
@@ -192,6 +196,10 @@ def merged_sizes(parts: list[PartSizes | None]) -> PartSizes | None:
         values = {getattr(sizes, name) for sizes in found}
         if len(values) > 1:
             raise ValueError(f"{name}: all parts must agree, got {sorted(values)}")
+    features = {sizes.features for sizes in found}
+    if len(features) > 1:
+        kinds = " and ".join(sorted(map(repr, features)))
+        raise ValueError(f"Z: all parts must agree in their features, got {kinds}")
     return PartSizes(
         found[0].d,
         found[0].d_out,
@@ -199,4 +207,5 @@ def merged_sizes(parts: list[PartSizes | None]) -> PartSizes | None:
         sum(sizes.total_weight for sizes in found),
         max(sizes.largest_weight for sizes in found),
         all(sizes.scalar_targets for sizes in found),
+        found[0].features,
     )

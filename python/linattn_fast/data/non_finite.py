@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
 from ..arrays.types import Array
+from .states import States
 from .tokens import Tokens
 
 _NUMBERS_AT_ONCE = 1 << 17
@@ -41,6 +42,8 @@ def non_finite_error(
 
     ``others`` are the names and sizes of the other factors in the products.
     """
+    if isinstance(tokens, States) and (error := _in_states(tokens)) is not None:
+        return error
     for i in range(first, len(tokens)):
         sequence = to_host(tokens.sequence(i))
         finite = np.isfinite(sequence)
@@ -56,6 +59,20 @@ def non_finite_error(
         f"{name}: values up to {largest:.3g}{sizes} overflow float64 in the cubic features "
         "or their products; rescale the data"
     )
+
+
+def _in_states(states: States) -> ValueError | None:
+    """Say where the first NaN or infinity of states is; None if there is none."""
+    for name, array in (("memory", states.memory), ("query", states.query)):
+        for i, one in enumerate(to_host(array)):
+            finite = np.isfinite(one)
+            if not finite.all():
+                place = tuple(int(k) for k in np.argwhere(~finite)[0])
+                where = ", ".join(map(str, place))
+                return ValueError(
+                    f"{name}: must be finite, got {one[place]} in state {i}, entry [{where}]"
+                )
+    return None
 
 
 def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:

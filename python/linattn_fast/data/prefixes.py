@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix
 
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from .non_finite import non_finite_error
+from .states import States
 from .tokens import Tokens
 
 _SUMS_AT_ONCE = 1 << 17
@@ -50,6 +51,10 @@ def _longest(beginnings: Numbers, lengths: Numbers) -> Numbers:
 
 def distinct_rows(tokens: Tokens) -> Iterator[Array]:
     """Yield all tokens of a batch, (rows, d) at a time; common prefixes come only once."""
+    if isinstance(tokens, States):  # each is a token of its own
+        for _, some in tokens.pieces():
+            yield some.rows()
+        return
     waiting: list[Array] = []
     for i in _longest(tokens.beginnings, tokens.lengths):
         waiting.append(tokens.sequence(int(i)))
@@ -58,6 +63,12 @@ def distinct_rows(tokens: Tokens) -> Iterator[Array]:
             waiting.clear()
     if waiting:
         yield np.concatenate(waiting)
+
+
+def last_tokens(tokens: Tokens) -> Iterator[Floats]:
+    """Yield the last token of each sequence, (rows, d) at a time."""
+    for _, part in Prefixes.of(tokens, "last").parts(_TOKENS_AT_ONCE):
+        yield part.query_tokens()
 
 
 def occurring_pairs(tokens: Tokens) -> Mask:
@@ -109,6 +120,8 @@ class Prefixes:
 
     def query_tokens(self) -> Floats:
         """The token z that queries, of each sample, (M, d)."""
+        if isinstance(self.tokens, States):
+            return self.tokens.chosen(self.sequences).rows()
         storage, offsets = self.tokens.storage, self.tokens.offsets
         if isinstance(storage, tuple):
             found = zip(self.sequences, self.queries, strict=True)
@@ -121,6 +134,8 @@ class Prefixes:
 
     def pair_sums(self, pairs: Numbers) -> Floats:
         """S[j,k] of each sample, (M, m), for pairs (m, 2), by running sums over the tokens."""
+        if isinstance(self.tokens, States):  # pairs (0, 1 + u), with S[0, 1 + u] = s_u
+            return self.tokens.chosen(self.sequences).entries(pairs[:, 1] - 1)
         sums = np.empty((len(self), len(pairs)))
         if sums.size == 0:
             return sums

@@ -19,7 +19,7 @@ work needs them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -90,6 +90,15 @@ class Tokens:
             return replace(self, storage=self.storage[numbers])
         return Tokens(tuple(self.sequence(int(i)) for i in numbers))
 
+    def kept(self, numbers: npt.NDArray[np.intp]) -> Tokens:
+        """The sequences with these numbers; nothing is copied."""
+        return Tokens(tuple(self.sequence(int(i)) for i in numbers))
+
+    def mapped(self, of: Callable[[Array], Array]) -> Tokens:
+        """Put another number in the place of each, by a function that keeps shapes."""
+        arrays = tuple(of(array) for array in self.arrays)
+        return replace(self, storage=arrays if isinstance(self.storage, tuple) else arrays[0])
+
     @property
     def d(self) -> int:
         """Number of coordinates of a token."""
@@ -106,7 +115,7 @@ class Tokens:
         return self.storage if isinstance(self.storage, tuple) else (self.storage,)
 
     def put(self, like: object) -> Tokens:
-        """The same batch on the device of ``like``; this one if it is there already."""
+        """Put the batch on the device of ``like``; no copy if it is there already."""
         if device_of(like) == self.device:
             return self
         moved = tuple(put(array, like) for array in self.arrays)
@@ -282,6 +291,8 @@ def as_tokens(
         The number of coordinates it must have, if that is known.
     """
     if isinstance(value, Tokens):
+        if type(value) is not Tokens:  # states, which only those take who ask for them
+            raise TypeError(f"{name}: tokens are needed here, got {value!r}")
         tokens = value
     elif offsets is not None:
         rows = as_floats(value, name)

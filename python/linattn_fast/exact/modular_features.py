@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.types import Array, Floats, Positions
-from ..data.prefixes import Prefixes, distinct_rows
+from ..data.prefixes import distinct_rows, last_tokens
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -133,8 +134,7 @@ class ModularData:
                 if weights is None or (weights > 0).all():
                     yield tokens
                 elif (weights > 0).any():
-                    kept = np.flatnonzero(weights > 0)
-                    yield Tokens(tuple(tokens.sequence(int(i)) for i in kept))
+                    yield tokens.kept(np.flatnonzero(weights > 0))
 
     @cached_property
     def counts(self) -> Counts:
@@ -161,7 +161,8 @@ class ModularData:
                 digest.update(np.ascontiguousarray(rows).data)
                 every.take(rows)
             if self.positions == "last":
-                asked.take(Prefixes.of(tokens, "last").query_tokens())
+                for rows in last_tokens(tokens):
+                    asked.take(rows)
         queries = (asked if self.positions == "last" else every).units()
         both = zip(every.units(), queries, strict=True)
         units = Units(*(np.concatenate(parts) for parts in both))
@@ -247,6 +248,10 @@ def sums_and_queries(
     ``factors``, (2 d,), are the inverses of the units (:meth:`Units.factors`).
     """
     lengths, d = tokens.lengths, tokens.d
+    if isinstance(tokens, States):  # S[0, u] = 1 s_u, of which the rest of S is not formed
+        s, z = features.samples(tokens)
+        pairs, queries = features.pairs[:, 1], features.queries
+        return residues(s, factors[pairs], q), residues(z, factors[d + queries], q)
     # Sequences side by side, zeros past the end of each: (N, longest, d)
     side = np.zeros((len(tokens), int(lengths.max()), d))
     inside = np.arange(side.shape[1]) < lengths[:, None]

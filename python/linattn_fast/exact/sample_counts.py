@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..arrays.types import Array
-from ..data.prefixes import Prefixes, distinct_rows, occurring_pairs
+from ..data.prefixes import distinct_rows, last_tokens
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -37,18 +37,14 @@ def absent_features(data: ModularData, budget: float) -> tuple[int, bool]:
     second can only make it larger, so it gets a small part of the budget.
     """
     features = data.features
-    j, k = features.pairs.T
-    pairs, queries = np.zeros(len(j), dtype=bool), np.zeros(features.n_queries, dtype=bool)
+    pairs, queries = np.zeros(features.n_pairs, bool), np.zeros(features.n_queries, bool)
     for tokens in data.sequences():
-        together = occurring_pairs(tokens)
-        pairs |= together[j, k]
-        asked = np.diagonal(together)
-        if data.positions == "last":
-            asked = np.any(Prefixes.of(tokens, "last").query_tokens(), axis=0, keepdims=True)[0]
-        queries |= asked[features.queries]
+        with_pair, with_query = features.occurring(tokens, data.positions)
+        pairs |= with_pair
+        queries |= with_query
     if not (pairs.any() and queries.any()):
         return features.count, True
-    occurring = Features(features.d, features.pairs[pairs], features.queries[queries])
+    occurring = features.subset(np.flatnonzero(pairs), np.flatnonzero(queries))
     presence = _presence(data, occurring)
     room = budget if occurring.count == features.count else budget / 50
     # A count of tokens below q/2 is zero modulo q only if it is zero
@@ -85,8 +81,7 @@ def _parts(tokens: Tokens) -> Iterator[Tokens]:
 
 
 def _ones(tokens: Tokens) -> Tokens:
-    arrays = tuple((array != 0).astype(np.float64) for array in tokens.arrays)
-    return Tokens(arrays if isinstance(tokens.storage, tuple) else arrays[0], tokens.offsets)
+    return tokens.mapped(lambda array: (array != 0).astype(np.float64))
 
 
 def distinct_tokens(data: ModularData) -> tuple[int, int]:
@@ -99,14 +94,14 @@ def distinct_tokens(data: ModularData) -> tuple[int, int]:
     tokens_seen: set[bytes] = set()
     queries_seen: set[bytes] = set()
     for tokens in data.sequences():
-        queries = None if data.positions != "last" else Prefixes.of(tokens, "last").query_tokens()
         for rows in distinct_rows(tokens):
             if len(tokens_seen) < features.n_pairs:
                 tokens_seen |= _directions(rows[:, used])
-            if queries is None and len(queries_seen) < features.n_queries:
+            if data.positions != "last" and len(queries_seen) < features.n_queries:
                 queries_seen |= _directions(rows[:, features.queries])
-        if queries is not None and len(queries_seen) < features.n_queries:
-            queries_seen |= _directions(queries[:, features.queries])
+        for rows in last_tokens(tokens) if data.positions == "last" else ():
+            if len(queries_seen) < features.n_queries:
+                queries_seen |= _directions(rows[:, features.queries])
         if len(tokens_seen) >= features.n_pairs and len(queries_seen) >= features.n_queries:
             break
     return min(len(tokens_seen), features.n_pairs), min(len(queries_seen), features.n_queries)

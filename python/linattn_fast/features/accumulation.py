@@ -51,6 +51,8 @@ def summand_sizes(samples: Samples) -> Floats:
     three S_jj, four roundings of products, and one for each other sample.
     """
     features, positions = samples.features, samples.positions
+    if not features.sums_cancel:
+        return _feature_sizes(samples)
     total = np.zeros((features.n_pairs, features.n_queries))
     j, k = features.pairs.T
     for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
@@ -66,4 +68,14 @@ def summand_sizes(samples: Samples) -> Floats:
             w = part.weights if positions == "all" else part.weight_of_each()
             squares *= w[:, None]
         total += (diagonal[:, j] * diagonal[:, k]).T @ squares
+    return total
+
+
+def _feature_sizes(samples: Samples) -> Floats:
+    """Sum w s_u^2 z_l^2, (n_pairs, n_queries), where each feature is a summand of its own."""
+    total = np.zeros((samples.features.n_pairs, samples.features.n_queries))
+    for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
+        part = samples.part(first, min(first + _SEQUENCES_AT_ONCE, samples.n_sequences))
+        s, z = part.rows()
+        total += (s**2).T @ (z**2 * part.weight_of_each()[:, None])
     return total

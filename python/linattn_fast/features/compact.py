@@ -158,6 +158,9 @@ def sizes(compact: Array, features: Features, positions: Positions) -> tuple[Flo
     """The diagonal of the Gram, and the magnitudes if all pairs take part, (count,) each."""
     q, k = features.n_pairs, features.n_queries
     all_pairs = q == pair_count(features.d)
+    if not features.sums_cancel:
+        own = diagonal(compact, features, positions)
+        return own, own
     if is_compiled(compact):
         d, triples = features.d if all_pairs else 0, is_triples(features, positions)
         own, larger = compiled.core.gram_sizes(compact, q, k, triples, d)
@@ -190,8 +193,11 @@ def diagonal(compact: Array, features: Features, positions: Positions) -> Floats
 def magnitudes(compact: Array, features: Features, positions: Positions) -> Floats:
     """Sum of w S_jj S_kk z_l^2 for all features (j,k),l: (count,).
 
-    These are the entries G[((j,j),l), ((k,k),l)].
+    These are the entries G[((j,j),l), ((k,k),l)]; of features that are summands themselves, the
+    diagonal.
     """
+    if not features.sums_cancel:
+        return diagonal(compact, features, positions)
     d, xp = features.d, module_of(compact)
     j, k = np.triu_indices(d)
     squares = np.diagonal(pair_table(d))  # the pairs (j, j)

@@ -16,7 +16,8 @@ from ..data.non_finite import non_finite_error
 from ..data.tokens import Tokens, as_tokens
 from ..system.machine import same_bits
 from .compact import pair_entries, pair_table
-from .features import features_of, samples_of
+from .features import samples_of
+from .states import batch_and_features
 
 
 def self_products(tokens: Tokens, positions: Positions = "last") -> Floats:
@@ -45,12 +46,14 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     Parameters
     ----------
     Z, offsets
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
+        :class:`linattn_fast.States`.
 
     Returns
     -------
     array
-        (N, p), p = d (d + 1) / 2 * d; pair number u and query l have the feature u d + l.
+        (N, p), p = d (d + 1) / 2 * d; pair number u and query l have the feature u d + l. For
+        states p = q d_q, and entry u of the memory and query l have the feature u d_q + l.
 
     Examples
     --------
@@ -58,9 +61,9 @@ def cubic_features(Z: object, *, offsets: object = None) -> Floats:
     >>> la.cubic_features([[[1.0, 2.0], [3.0, 1.0]]])
     array([[30., 10., 15.,  5., 15.,  5.]])
     """
-    tokens = as_tokens(Z, offsets)
+    tokens, features = batch_and_features(Z, offsets, None, "last", None)
     with np.errstate(over="ignore", invalid="ignore"), on_device(tokens.device):
-        return _finite(features_of(tokens), tokens)
+        return _finite(features.of(tokens), tokens)
 
 
 @same_bits

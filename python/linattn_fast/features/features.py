@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
 from ..arrays.libraries import brought_over
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats, Mask, Numbers, Positions
 from ..data.prefixes import Prefixes, occurring_pairs
+from ..data.states import States
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..system.arguments import as_size
 from ..system.machine import same_bits
@@ -299,6 +300,42 @@ class Features:
             s[some] = xp.einsum("ntu,ntu->nu", part[:, :, j], part[:, :, k])
         return s, Z[:, -1][:, xp.asarray(self.queries)].astype(np.float64)
 
+    @property
+    def made_of(self) -> str:
+        """What the features are made of, in words that messages use."""
+        return f"d = {self.d}"
+
+    @property
+    def sums_cancel(self) -> bool:
+        """Whether S[j,k] may be far smaller than its summands, so that rounding goes by those."""
+        return True
+
+    def occurring(self, tokens: Tokens, positions: Positions) -> tuple[Mask, Mask]:
+        """Which chosen pairs occur in some token, (n_pairs,), and which queries, (n_queries,)."""
+        together = occurring_pairs(tokens)
+        asked = np.diagonal(together)
+        if positions == "last":
+            asked = (Prefixes.of(tokens, positions).query_tokens() != 0).any(axis=0)
+        j, k = self.pairs.T
+        return together[j, k], asked[self.queries]
+
+    def subset(self, pairs: Numbers | slice, queries: Numbers | slice) -> Features:
+        """Some of these pairs and queries, by their numbers among the chosen ones."""
+        return Features(self.d, self.pairs[pairs], self.queries[queries])
+
+    def named(self, names: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
+        """Names of the chosen pairs and queries, from those of the d coordinates."""
+        given = [f"x{i}" for i in range(self.d)] if names is None else [str(x) for x in names]
+        if len(given) != self.d:
+            raise ValueError(f"names: {self.d} names are needed, got {len(given)}")
+        return [f"{given[j]}*{given[k]}" for j, k in self.pairs], [given[l] for l in self.queries]
+
+    def batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
+        """Check a batch that these features are wanted of."""
+        if isinstance(Z, States):
+            raise TypeError(f"Z: tokens with d = {self.d} are needed, got {Z!r}")
+        return as_tokens(Z, offsets, d=self.d)
+
     @same_bits
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
         """The features h = s (x) z of each sample, (samples, count)."""
@@ -340,8 +377,3 @@ def features_of_all(parts: Sequence[Features]) -> Features:
     out by choice, nothing is known about them.
     """
     return parts[0].because(others_are_zero=all(part.others_are_zero for part in parts))
-
-
-def features_of(tokens: Tokens, positions: Positions = "last") -> Floats:
-    """All features of each sample, (samples, p)."""
-    return Features(tokens.d).of(tokens, positions)

@@ -21,6 +21,7 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.types import Array
 from .features import Features
+from .states import StateFeatures, features_of_states
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -109,6 +110,12 @@ def read(
     return meta, arrays
 
 
+def feature_meta(features: Features) -> dict[str, Any]:
+    """Entries of the meta data that say what features are made of."""
+    states = features.shape._asdict() if isinstance(features, StateFeatures) else None
+    return {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
+
+
 def feature_arrays(features: Features) -> dict[str, Array]:
     """Entries of an archive that say which features take part; empty arrays mean all."""
     if features.everything:
@@ -120,6 +127,8 @@ def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]
     """Take those entries out of ``arrays``; older files do not say why features are left out."""
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
+        if (states := meta.get("states")) is not None:  # older files know of tokens alone
+            return features_of_states(states["memory"], states["query"], states["symmetric"])
         features = Features(d, pairs, queries) if len(pairs) else Features(d)
         return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
     except (TypeError, ValueError) as error:

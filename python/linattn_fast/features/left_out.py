@@ -75,7 +75,7 @@ def nonzero_sums(samples: Prefixes, pairs: Numbers, exact: bool = False) -> Mask
 
 
 def _absolute(samples: Prefixes, *, present: bool = False) -> Prefixes:
-    """The same samples with absolute values as tokens, or with 1 in place of non-zero numbers."""
+    """Take absolute values of the tokens, or put 1 in the place of numbers that are not zero."""
 
     def of(array: Array) -> Array:
         return (array != 0).astype(np.float64) if present else np.abs(array)
@@ -118,13 +118,8 @@ class Occurring:
 
         Telling them from the others takes no arithmetic.
         """
-        tokens = tokens.put(np.zeros(0))
-        together = occurring_pairs(tokens)
-        asked = np.diagonal(together)
-        if positions == "last":
-            asked = (Prefixes.of(tokens, positions).query_tokens() != 0).any(axis=0)
-        j, k = features.pairs.T
-        return cls(features, together[j, k][:, None] & asked[features.queries])
+        pairs, queries = features.occurring(tokens.put(np.zeros(0)), positions)
+        return cls(features, pairs[:, None] & queries)
 
     @classmethod
     def in_sums(cls, sizes: Floats, features: Features, *, underflow: bool) -> Occurring:
@@ -146,7 +141,7 @@ class Occurring:
         others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that do not occur with every query
         if len(others) == 0:
             return inside
-        exact = sums_are_exact(samples.tokens)
+        exact = not self.features.sums_cancel or sums_are_exact(samples.tokens)
         pairs = self.features.pairs[others]
         lacking = (~self.mask[others]).astype(np.float32)
         step = max(1, _PIECE_BYTES // (8 * (len(others) + self.features.d)))

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ..arrays.compiled import core
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
-from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_tokens, as_weights, total_weight
-from .features import Features, as_features
+from ..data.states import States
+from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_weights, total_weight
+from .features import Features
 from .left_out import require_none_left_out
+from .states import batch_and_features
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,7 @@ class Samples:
             Numbers of coordinates and outputs that the batch must have, where they are known; 0
             outputs mean that there are no targets.
         """
-        tokens = as_tokens(Z, offsets, d=d)
-        chosen = as_features(features, tokens.d)
+        tokens, chosen = batch_and_features(Z, offsets, features, positions, d)
         targets = None
         if d_out != 0:
             if y is None and d_out is not None:
@@ -77,16 +79,23 @@ class Samples:
     @cached_property
     def compiled(self) -> core.Samples:
         """The samples as compiled code takes them, made once for all sums over them."""
-        targets, features = self.targets, self.features
+        tokens, targets, features = self.tokens, self.targets, self.features
+        rest: dict[str, Any] = {
+            "targets": None if targets is None else targets.storage,
+            "target_offsets": None if targets is None else targets.offsets,
+            "weights": self.weights,
+            "positions": self.positions,
+        }
+        if isinstance(tokens, States):
+            memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
+            query = tokens.query.reshape(len(tokens), 1, -1)
+            return core.Samples(tokens=query, memory=memory, symmetric=tokens.symmetric, **rest)
         return core.Samples(
-            tokens=self.tokens.storage,
-            offsets=self.tokens.offsets,
-            targets=None if targets is None else targets.storage,
-            target_offsets=None if targets is None else targets.offsets,
-            weights=self.weights,
-            positions=self.positions,
+            tokens=tokens.storage,
+            offsets=tokens.offsets,
             pairs=None if features.everything else features.pair_numbers,
             queries=None if features.everything else features.queries,
+            **rest,
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -180,11 +189,11 @@ class Samples:
         )
 
     def with_features(self, features: Features) -> Samples:
-        """The same samples with another choice of features, without their targets."""
+        """Choose other features of the samples, without their targets."""
         return replace(self, targets=None, features=features)
 
     def put(self, like: object) -> Samples:
-        """The same samples on the device of ``like``; these if they are there already."""
+        """Put the samples on the device of ``like``; no copy if they are there already."""
         targets = None if self.targets is None else self.targets.put(like)
         return replace(self, tokens=self.tokens.put(like), targets=targets)
 
@@ -208,7 +217,7 @@ def warn_of_padding(tokens: Tokens, positions: Positions) -> None:
     f of the last tokens are zeros and m other tokens are looked at, none of these is zero by chance
     with probability (1 - f)^m, which must be small for a warning.
     """
-    if tokens.device is not None:
+    if tokens.device is not None or isinstance(tokens, States):
         return
     count, chosen = len(tokens), np.arange(min(len(tokens), _SEQUENCES))
     if count > _SEQUENCES:
@@ -262,9 +271,9 @@ def warn_of_layout(tokens: Tokens, targets: Tokens, positions: Positions) -> Non
 
     One-hot rows are tokens, however many there are.
     """
-    if isinstance(tokens.storage, tuple) or tokens.offsets is not None or positions != "last":
+    if isinstance(tokens, States) or tokens.device is not None or positions != "last":
         return
-    if tokens.device is not None:
+    if isinstance(tokens.storage, tuple) or tokens.offsets is not None:
         return
     N, a, b = tokens.storage.shape
     if not 1 < a < b or targets.d != a:

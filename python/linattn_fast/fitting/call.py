@@ -71,9 +71,10 @@ def fit(
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. float32, float64 or
-        integers. Or data larger than memory, as for :meth:`Moments.update`: a numpy memory map or
-        another stored array, or an iterable of batches ``(Z, y)``. What can be read again is, to
-        refine the solution; from an iterator, the fit is one from moments alone.
+        integers. Or :class:`States`, a memory and a query each. Or data larger than memory, as for
+        :meth:`Moments.update`: a numpy memory map or another stored array, or an iterable of
+        batches ``(Z, y)``. What can be read again is, to refine the solution; from an iterator, the
+        fit is one from moments alone.
     y
         Targets: (N, d_out) for "last"; one row a token, in the form of Z, for "all" and "causal".
         The last axis may be left out for d_out = 1. None for an iterable of batches.
@@ -227,6 +228,7 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
         certify=bool(settings.certify),
         sharp=settings.certify == "sharp",
         memory_limit=resources.limit,
+        sparing=settings.solver == "auto",
         progress=progress,
     )
     step, solved, why = plan.follow(task)

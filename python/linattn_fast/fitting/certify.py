@@ -49,8 +49,8 @@ def certify(
     Parameters
     ----------
     Z
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or :class:`Moments`,
-        and then nothing else about the data is given. Targets play no part.
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`; or
+        :class:`Moments`, and then nothing else about the data is given. Targets play no part.
     offsets, positions, sample_weight, features, backend
         As for :func:`linattn_fast.fit`.
     spectrum
@@ -114,7 +114,7 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgre
     if (seconds := seconds_worth_cutting(problem, memory, proof=True)) is not None:
         cut = blocks_worth_it(samples, memory, seconds)
         if cut is not None:
-            what = f"certify: d = {features.d} ({features.count} features) in blocks"
+            what = f"certify: {features.made_of} ({features.count} features) in blocks"
             require_memory(blocks_bytes(cut, 0), what, memory_limit)
             return certificate_of_blocks(factorise_partition(cut, progress), problem, memory)
     if problem.n_samples < features.count:

@@ -7,10 +7,9 @@ solves the problem. The settings that it rests on are checked here, too. "auto" 
 - Fewer samples than features: the dual, which gives the solution of least norm directly; with a
   ridge, conjugate gradients where they are predicted to be faster.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
-  certificate included where it is worth its time. Where both take about as long, packed samples
-  of 64 MB and a tenth of the data or more speak for Cholesky, whose memory does not grow with
-  the number of samples. A stream, which every pass would read again, and data on a cluster take
-  Cholesky wherever it fits.
+  certificate included where it is worth its time. Samples are kept between passes only where they
+  take little memory, so that memory does not grow with their number. A stream, which every pass
+  would read again, and data on a cluster take Cholesky wherever it fits.
 - A number of heads is found from the Gram where that fits and is predicted to be faster, else by
   passes over the data, from a rough solution by conjugate gradients.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
@@ -49,12 +48,11 @@ from ..solvers.conjugate_gradients.rough import solve_roughly
 from ..solvers.costs import (
     PATIENCE,
     HeadCosts,
+    Kept,
     bytes_of,
-    kept_samples_bytes,
     predict,
     predict_orthogonal,
     predicted_seconds,
-    room_for_samples,
     seconds_worth_cutting,
     what_needs,
 )
@@ -65,11 +63,6 @@ from ..system.machine import as_memory_limit, in_words, require_memory, usable_m
 Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
 SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """Names that callers give: "auto", and one for each row of the table of solvers below."""
-
-_BYTES_KEPT, _SHARE_KEPT = 1 << 26, 0.1
-"""Bytes of packed samples, and share of the data, beyond which they speak for Cholesky."""
-_ABOUT_AS_LONG = 1.5
-"""How many times as long as conjugate gradients Cholesky may take for that memory."""
 
 # ---------------------------------------------------------------------- what is asked for
 
@@ -210,7 +203,7 @@ class Resources:
     memory: int
     """Bytes that may be used beside the data."""
     limit: int | None
-    """The same, where the caller or a device sets it; None where it is the machine's memory."""
+    """Bytes that the caller or a device allows; None where it is the machine's memory."""
 
     @classmethod
     def of(cls, problem: Problem, memory_limit: int | None) -> Resources:
@@ -360,20 +353,12 @@ class _AutoRules:
         seconds = self._seconds(problem, certify=certify)
         dense, passes = seconds["cholesky"], seconds["pcg"]
         told = f"predicted {dense:.2g} s by Cholesky and {passes:.2g} s by PCG"
-        if dense <= passes:
-            return "cholesky", told
-        kept = kept_samples_bytes(
-            problem.features, problem.d_out, problem.positions, problem.n_columns
-        )
-        large = kept > max(_BYTES_KEPT, _SHARE_KEPT * problem.samples.nbytes)
-        if certify and large and dense <= _ABOUT_AS_LONG * passes:
-            return "cholesky", f"{told}, whose samples would take {in_words(kept)}"
-        return "pcg", told
+        return "cholesky" if dense <= passes else "pcg", told
 
     def _seconds(self, problem: InMemory, *, certify: bool) -> dict[str, float]:
         """Predicted seconds of each solver."""
-        room = room_for_samples(self.resources.limit)
-        return predicted_seconds(problem, self.settings.alpha, room, certify=certify)
+        kept = Kept.of(problem, self.resources.limit, sparing=True)
+        return predicted_seconds(problem, self.settings.alpha, kept, certify=certify)
 
     def _few(self, problem: InMemory) -> Plan:
         """Fewer samples than features: the dual, or with a ridge what is predicted to be faster."""
@@ -461,7 +446,7 @@ class _AutoRules:
         source = "this machine has" if self.resources.limit is None else "memory_limit is"
         needs = ", ".join(f"{name!r} needs {in_words(size)}" for name, size in considered.items())
         raise MemoryError(
-            f"fit: d = {features.d} ({features.count} features), no solver is possible: {needs}; "
+            f"fit: {features.made_of} ({features.count} features), no solver is possible: {needs}; "
             f"{source} {in_words(self.resources.memory)}"
         )
 

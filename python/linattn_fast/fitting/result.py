@@ -16,9 +16,10 @@ from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
 from ..data.scoring import score_of
-from ..data.tokens import Tokens, as_positions, as_tokens
+from ..data.tokens import Tokens, as_positions
 from ..features import files as storage
 from ..features.features import Features
+from ..features.states import StateFeatures
 from ..heads.heads import Heads, Recovery
 from ..heads.pending import PendingHeads
 from ..system.machine import in_words, same_bits
@@ -161,13 +162,13 @@ class Fit:
             return heads
 
     def _changed(self, **changes: Any) -> Fit:
-        """The same layer with other attributes; heads that are not found yet are found once."""
+        """Copy the layer with other attributes; heads that are not found yet are found once."""
         other = copy(self)
         vars(other).update(changes)
         return other
 
     def with_program(self, certificate: ProgramCertificate | None) -> Fit:
-        """The same layer with what is known about the program that it learned.
+        """Copy the layer with what is known about the program that it learned.
 
         Parameters
         ----------
@@ -215,7 +216,7 @@ class Fit:
 
     @property
     def d(self) -> int:
-        """Number of coordinates of a token."""
+        """Number of coordinates of a token; of a state as one, 1 + q + d_q."""
         return self.features.d
 
     @property
@@ -238,7 +239,8 @@ class Fit:
         Parameters
         ----------
         Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`
+            where the data was states.
         positions
             "last", "all" or "causal", see :class:`Heads`; by default as in training.
         backend
@@ -308,7 +310,7 @@ class Fit:
     ) -> tuple[Positions, Tokens, Floats]:
         """Check positions and tokens, and return them with the outputs, (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
-        tokens = as_tokens(Z, offsets, d=self.d)
+        tokens = self.features.batch(Z, offsets, where)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
             rows = outputs_of(self.coefficients, self.features, tokens, where, engine)
@@ -350,6 +352,8 @@ class Fit:
         heads = self.heads
         if heads is not None and heads.V.size + heads.Q.size < self.coefficients.size:
             return heads.to_torch(where, dtype=dtype, device=device, requires_grad=requires_grad)
+        if isinstance(self.features, StateFeatures):
+            raise ValueError("to_torch: it is for layers on tokens, and this one is for states")
         from ..heads.torch_module import cubic_layer_of  # noqa: PLC0415  # torch is optional
 
         C = to_host(self.coefficients)
@@ -369,14 +373,13 @@ class Fit:
         arrays: dict[str, Array] = {"coefficients": self.coefficients}
         arrays |= storage.feature_arrays(self.features)
         meta: dict[str, Any] = {
-            "d": self.d,
+            **storage.feature_meta(self.features),
             "positions": self.positions,
-            "others_are_zero": self.features.others_are_zero,
             "scalar_targets": self.scalar_targets,
             "info": asdict(self.info),
         }
-        empty = np.zeros((0, self.d_out, self.d)), np.zeros((0, self.d, self.d))
-        arrays["V"], arrays["Q"] = (heads.V, heads.Q) if heads else empty
+        none = np.zeros((0, self.d_out, 0)), np.zeros((0, 0, 0))
+        arrays["V"], arrays["Q"] = (heads.V, heads.Q) if heads else none
         recovery = heads.recovery if heads else None
         meta["recovery"] = None if recovery is None else asdict(recovery)
         meta["program"] = None if self.program is None else asdict(self.program)

@@ -6,6 +6,9 @@ Expanded in the features S[j,k] z[l], j <= k, the heads have the coefficients
 
     C[a,(j,k),l] = sum_h V_h[a,j] Q_h[k,l] + V_h[a,k] Q_h[j,l]    for j < k
     C[a,(j,j),l] = sum_h V_h[a,j] Q_h[j,l]                        the diagonal counts once
+
+Layers on states, y = sum_h V_h M Q_h c, may have a memory M (d_v, d_k) and queries c (d_q,) of
+other sizes, V_h (d_out, d_v) and Q_h (d_k, d_q).
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
-from ..data.tokens import as_positions, as_tokens
+from ..data.states import States, require_last
+from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
+from ..features.states import state_coefficients
 from ..linalg.factors import EPS
 from ..system.machine import same_bits
 from .generation import generated
@@ -83,9 +88,9 @@ class Heads:
     Parameters
     ----------
     V
-        Values, (H, d_out, d).
+        Values, (H, d_out, d); (H, d_out, d_v) for layers on states.
     Q
-        Queries, (H, d, d).
+        Queries, (H, d, d); (H, d_k, d_q) for layers on states.
     recovery
         How they were found; None for heads made by hand.
 
@@ -107,13 +112,15 @@ class Heads:
         self.V = as_matrix(V, "V", 3)
         self.Q = put(as_matrix(Q, "Q", 3), like=self.V)
         H, d_out, d = self.V.shape
-        if self.Q.shape != (H, d, d):
+        if len(self.Q) != H:
             raise ValueError(
-                f"Q: shape ({H}, {d}, {d}) is needed for V of shape {self.V.shape}, "
-                f"got {self.Q.shape}"
+                f"Q: shape ({H}, {d}, {d}) is needed for V of shape {self.V.shape}, or ({H}, d_k, "
+                f"d_q) for states, got {self.Q.shape}"
             )
         if d == 0 or d_out == 0:
             raise ValueError(f"V: d_out and d must be at least 1, got shape {self.V.shape}")
+        if 0 in self.Q.shape[1:]:
+            raise ValueError(f"Q: d_k and d_q must be at least 1, got shape {self.Q.shape}")
         if recovery is not None and not isinstance(recovery, Recovery):
             raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
         frozen(self.V)
@@ -136,7 +143,7 @@ class Heads:
         return self if self.device is None else self.put(np.zeros(0))
 
     def put(self, like: object) -> Heads:
-        """The same heads where another object is; these if they are there already."""
+        """Put the heads where another object is; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
         return Heads(put(self.V, like), put(self.Q, like), self.recovery)
@@ -148,8 +155,40 @@ class Heads:
 
     @property
     def d(self) -> int:
-        """Number of coordinates of a token."""
+        """Number of coordinates of a token; for layers on states, d_v."""
         return int(self.V.shape[2])
+
+    @property
+    def d_v(self) -> int:
+        """Number of rows of the memory that V_h takes; d for tokens."""
+        return int(self.V.shape[2])
+
+    @property
+    def d_k(self) -> int:
+        """Number of columns of the memory, which Q_h asks for; d for tokens."""
+        return int(self.Q.shape[1])
+
+    @property
+    def d_q(self) -> int:
+        """Number of coordinates of a query; d for tokens."""
+        return int(self.Q.shape[2])
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether these may be the heads of a layer on tokens: d_v = d_k = d_q."""
+        return self.d_v == self.d_k == self.d_q
+
+    def require_tokens(self, name: str) -> None:
+        """Raise where something is asked for that only layers on tokens have."""
+        if not self.takes_tokens:
+            raise ValueError(
+                f"{name}: it is for layers on tokens, whose heads are square, and these are for "
+                f"{self._on_states}"
+            )
+
+    @property
+    def _on_states(self) -> str:
+        return f"States of memory {self.d_v} x {self.d_k} and query {self.d_q}"
 
     @property
     def d_out(self) -> int:
@@ -178,7 +217,10 @@ class Heads:
         return Heads, (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
-        return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+        if self.takes_tokens:
+            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+        sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
+        return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
 
     @same_bits
     def __call__(
@@ -195,7 +237,8 @@ class Heads:
         Parameters
         ----------
         Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets.
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
+            :class:`linattn_fast.States`. A memory (N, q) counts as columns, d_v = q and d_k = 1.
         positions
             "last": the last token queries the whole sequence. "all": every token does.
             "causal": every token queries the prefix that ends with it.
@@ -211,23 +254,45 @@ class Heads:
             (N, d_out) for "last"; otherwise one row a token, in the form of Z.
         """
         positions = as_positions(positions)
-        tokens = as_tokens(Z, offsets, d=self.d)
+        tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
         y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
         answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
         return answer
 
+    def _batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
+        """Check a batch that the layer is to be applied to."""
+        if not isinstance(Z, States):
+            self.require_tokens("Z")
+            return as_tokens(Z, offsets, d=self.d)
+        if Z.kind.matrix != (self.d_v, self.d_k) or Z.kind.query != self.d_q:
+            raise ValueError(f"Z: {self._on_states} are needed, got ({Z.kind})")
+        if offsets is not None:
+            raise ValueError("offsets: states have none; they are for rows of tokens")
+        require_last(Z, positions)
+        return Z
+
     @on_own_device
     @same_bits
-    def coefficients(self) -> Floats:
-        """Expand the heads in the cubic features.
+    def coefficients(self, symmetric: bool | None = None) -> Floats:
+        """Expand the heads in the cubic features, or in those of states.
+
+        Parameters
+        ----------
+        symmetric
+            Whether the memory that they are applied to is symmetric, as S of tokens is; by default,
+            where d_v = d_k = d_q.
 
         Returns
         -------
         array
             Coefficients (d_out, p).
         """
-        return head_coefficients(self.V, self.Q)
+        if symmetric is None and self.takes_tokens:
+            return head_coefficients(self.V, self.Q)
+        if symmetric and self.d_v != self.d_k:
+            raise ValueError(f"symmetric: a memory {self.d_v} x {self.d_k} cannot be symmetric")
+        return state_coefficients(self.V, self.Q, symmetric=bool(symmetric))
 
     @classmethod
     @same_bits
@@ -268,6 +333,7 @@ class Heads:
         dict
             Arrays by the names that the layout has for them.
         """
+        self.require_tokens("to_weights")
         return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
     @classmethod
@@ -316,6 +382,7 @@ class Heads:
         torch.nn.Module
             Called on tokens; its parameters are ``V`` and ``Q``.
         """
+        self.require_tokens("to_torch")
         from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
@@ -359,13 +426,15 @@ class Heads:
         return Heads(*normal_form(self.V, self.Q), self.recovery)
 
     @same_bits
-    def distance(self, other: Heads) -> float:
+    def distance(self, other: Heads, *, symmetric: bool | None = None) -> float:
         """Frobenius norm of the difference of coefficients: 0 when the functions are the same.
 
         Parameters
         ----------
         other
-            Heads of the same d and d_out, in any number.
+            Heads of the same sizes, in any number.
+        symmetric
+            As for :meth:`coefficients`.
 
         Returns
         -------
@@ -379,7 +448,9 @@ class Heads:
                 f"other: d = {self.d}, d_out = {self.d_out} are needed, "
                 f"got d = {other.d}, d_out = {other.d_out}"
             )
-        mine, theirs = (to_host(heads.coefficients()) for heads in (self, other))
+        if other.Q.shape[1:] != self.Q.shape[1:]:
+            raise ValueError(f"other: heads like {self!r} are needed, got {other!r}")
+        mine, theirs = (to_host(heads.coefficients(symmetric)) for heads in (self, other))
         return float(np.linalg.norm(mine - theirs))
 
     @same_bits
@@ -422,6 +493,7 @@ class Heads:
                [0.25   , 0.     ],
                [0.15625, 0.     ]])
         """
+        self.require_tokens("generate")
         return generated(self.V, self.Q, Z0, steps, round, backend, like)
 
 
@@ -435,23 +507,24 @@ def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads
 
 
 def normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
-    """Bring V (H, d_out, d) and Q (H, d, d) into normal form; heads that repeat are merged.
+    """Bring V (H, d_out, d_v) and Q (H, d_k, d_q) into normal form; heads that repeat are merged.
 
         sum_h vec(V_h) vec(Q_h)' = left (A right')
 
     with left A the QR decomposition of all vec(V_h) side by side and right that of the vec(Q_h), so
     that the SVD is of A right', which has no more than H rows.
     """
-    H, d_out, d = V.shape
+    H, _, d_v = V.shape
     if H == 0:
         return V, Q
-    left, A = np.linalg.qr(V.reshape(H, d_out * d).T)
-    U, sigma, W = np.linalg.svd(A @ Q.reshape(H, d * d), full_matrices=False)
+    left, A = np.linalg.qr(V.reshape(H, -1).T)
+    U, sigma, W = np.linalg.svd(A @ Q.reshape(H, -1), full_matrices=False)
     if sigma[0] == 0:
         return V[:1] * 0, Q[:1] * 0
     count = _above_rounding(sigma)
     root = np.sqrt(sigma[:count])
-    return _with_signs((left @ U[:, :count]) * root, W[:count].T * root, d)  # (d_out d, H), ..
+    values, queries = (left @ U[:, :count]) * root, W[:count].T * root  # (d_out d_v, H), ..
+    return with_signs(values, queries, d_v, Q.shape[2])
 
 
 def svd_normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
@@ -459,7 +532,7 @@ def svd_normal_form(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
     H, _, d = V.shape
     values, queries = V.reshape(H, -1).T, Q.reshape(H, -1).T  # (d_out d, H), (d d, H)
     count = _above_rounding((values**2).sum(axis=0))  # ||V_h||^2 = ||V_h|| ||Q_h||
-    return _with_signs(values[:, :count], queries[:, :count], d)
+    return with_signs(values[:, :count], queries[:, :count], d, d)
 
 
 def _above_rounding(sigma: Floats) -> int:
@@ -467,12 +540,12 @@ def _above_rounding(sigma: Floats) -> int:
     return max(1, int((sigma > 10 * len(sigma) * EPS * sigma[0]).sum()))
 
 
-def _with_signs(values: Floats, queries: Floats, d: int) -> tuple[Floats, Floats]:
-    """V and Q of heads side by side, (d_out d, H) and (d d, H), with the signs of normal form."""
+def with_signs(values: Floats, queries: Floats, d_v: int, d_q: int) -> tuple[Floats, Floats]:
+    """V and Q of heads side by side, (d_out d_v, H), (d_k d_q, H), with signs of normal form."""
     sizes = np.abs(values)
     # Entries equal up to rounding tie, and the first of them decides
     first = (sizes >= (1 - 1e-8) * sizes.max(axis=0)).argmax(axis=0)
     H = values.shape[1]
     sign = np.where(values[first, np.arange(H)] < 0, -1.0, 1.0)
-    V, Q = ((rows * sign).T.reshape(H, -1, d) for rows in (values, queries))
+    V, Q = (values * sign).T.reshape(H, -1, d_v), (queries * sign).T.reshape(H, -1, d_q)
     return np.ascontiguousarray(V), np.ascontiguousarray(Q)

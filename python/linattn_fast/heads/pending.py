@@ -16,11 +16,12 @@ import numpy as np
 from ..arrays.device import device_of, on_device, to_host
 from ..arrays.types import Floats
 from ..features.features import Features, feature_count
+from ..features.states import StateFeatures
 from ..problem.interface import ShowProgress
 from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar
 from .heads import Heads
-from .recovery import Wanted, heads_of
+from .recovery import Wanted, heads_of, heads_of_states
 
 NOT_YET = "not asked for yet: fit.heads finds them"
 """What a report has in the place of heads that nobody has asked for."""
@@ -92,13 +93,19 @@ class PendingHeads:
     @same_bits
     def _search(self) -> Heads:
         """Look for the heads, on the host, and put them where the coefficients are."""
-        d, d_out = self._features.d, len(self._coefficients)
-        what = f"heads: finding those of d = {d}, d_out = {d_out}"
-        require_memory(_COPIES * 8 * d_out * feature_count(d), what, self._memory_limit)
+        features, d_out = self._features, len(self._coefficients)
+        what = f"heads: finding those of {features.made_of}, d_out = {d_out}"
+        of_tokens = not isinstance(features, StateFeatures)
+        count = feature_count(features.d) if of_tokens else features.count
+        require_memory(_COPIES * 8 * d_out * count, what, self._memory_limit)
         bar = Bar(100, "heads", self._progress, unit="percents")
         with on_device(device_of(self._coefficients)), np.errstate(all="ignore"), bar as report:
-            C = self._features.expand(to_host(self._coefficients))
-            return heads_of(C, d, self._wanted, report).put(self._coefficients)
+            C = features.expand(to_host(self._coefficients))
+            if isinstance(features, StateFeatures):
+                found = heads_of_states(C, features.shape, self._wanted, report)
+            else:
+                found = heads_of(C, features.d, self._wanted, report)
+            return found.put(self._coefficients)
 
     def put(self, coefficients: Floats) -> PendingHeads:
         """The same heads, found once for both, where the same coefficients have been put."""

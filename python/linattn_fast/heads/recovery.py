@@ -19,8 +19,10 @@ import numpy as np
 from ..arrays.device import to_host
 from ..arrays.floats import as_matrix
 from ..arrays.types import Floats
+from ..data.states import StateShape
+from ..features.compact import pair_table
 from ..features.cubic import head_coefficients
-from ..features.features import feature_count
+from ..features.features import feature_count, pair_count
 from ..linalg.factors import EPS
 from ..problem.interface import ShowProgress
 from ..solvers.accuracy import norm
@@ -32,7 +34,7 @@ from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
 from .ranks import TOLERANCE, Ranks, svd_tolerance
 from .search import FLOPS, QUICK, Search
-from .svd import svd_count, svd_factors, svd_heads
+from .svd import rectangular_heads, svd_count, svd_factors, svd_heads
 
 Method: TypeAlias = Literal["minimal", "svd"]
 METHODS: tuple[Method, ...] = ("minimal", "svd")
@@ -55,7 +57,7 @@ _LARGEST_TOLERANCE = 1e-4
 @same_bits
 def recover_heads(
     coefficients: object,
-    d: int,
+    d: int | tuple[int, int, int],
     method: Method = "minimal",
     max_heads: int | None = None,
     tol: float | None = None,
@@ -70,7 +72,8 @@ def recover_heads(
     coefficients
         (d_out, p).
     d
-        Coordinates of a token.
+        Coordinates of a token; or (d_v, d_k, d_q) of a layer on states, whose memory has no
+        symmetry. The fewest heads are then the rank of the coefficients, which one SVD has.
     method
         "minimal": as few heads as were found to reproduce the coefficients, and those of the SVD
         where no small number was found. "svd": split each coefficient of j < k evenly between
@@ -119,13 +122,14 @@ def recover_heads(
     >>> heads.recovery.residual < 1e-12, heads.recovery.at_least
     (True, 2)
     """
-    d = as_size(d, "d")
+    shape = _as_shape(d) if isinstance(d, tuple | list) else None
+    d = as_size(d, "d") if shape is None else shape.width
     given = as_matrix(coefficients, "coefficients", 2)
     C = to_host(given)
-    if C.shape[1] != feature_count(d) or len(C) == 0:
-        raise ValueError(
-            f"coefficients: shape (d_out, {feature_count(d)}) is needed for d = {d}, got {C.shape}"
-        )
+    p = feature_count(d) if shape is None else shape.entries * shape.query
+    if C.shape[1] != p or len(C) == 0:
+        what = f"d = {d}" if shape is None else f"states ({shape})"
+        raise ValueError(f"coefficients: shape (d_out, {p}) is needed for {what}, got {C.shape}")
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
     if max_heads is not None:
@@ -142,7 +146,17 @@ def recover_heads(
         why = f"the coefficients have noise of {noise:.1e} of their size"
         wanted = Wanted.with_noise(float(tol), float(noise), why, max_heads)
     with Bar(100, "heads", progress, unit="percents") as report:
+        if shape is not None:
+            return heads_of_states(C, shape, wanted, report).put(given)
         return heads_of(C, d, wanted, report).put(given)
+
+
+def _as_shape(sizes: tuple[int, ...] | list[int]) -> StateShape:
+    """Check (d_v, d_k, d_q)."""
+    if len(sizes) != 3:
+        raise ValueError(f"d: a number, or (d_v, d_k, d_q) for states, is needed, got {sizes!r}")
+    d_v, d_k, d_q = (as_size(size, "d") for size in sizes)
+    return StateShape((d_v, d_k), d_q)
 
 
 @dataclass(frozen=True)
@@ -217,6 +231,26 @@ def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Head
         V, Q, recovery = _by_svd(Ranks(C / scale, d, TOLERANCE), wanted)
     root = math.sqrt(scale)
     return known_heads(V * root, Q * root, recovery)
+
+
+def heads_of_states(C: Floats, shape: StateShape, wanted: Wanted, report: Progress = None) -> Heads:
+    """Heads of coefficients (d_out, q d_q) of states, on the host.
+
+    A symmetric memory (d, d) loses what S loses, so its heads are found as those of tokens with
+    max(d, d_q) coordinates. Zeros in the place of those that do not exist change nothing: of heads
+    of the larger layer, cut, the coefficients that exist are the same.
+    """
+    if not shape.symmetric:
+        return rectangular_heads(C, shape, wanted.method, wanted.tol, wanted.max_heads)
+    d, d_q, d_out = shape.memory[0], shape.query, len(C)
+    if d == d_q:
+        return heads_of(C, d, wanted, report)
+    size = max(d, d_q)
+    full = np.zeros((d_out, pair_count(size), size))
+    j, k = np.triu_indices(d)
+    full[:, pair_table(size)[j, k], :d_q] = C.reshape(d_out, len(j), d_q)
+    heads = heads_of(full.reshape(d_out, -1), size, wanted, report)
+    return known_heads(heads.V[:, :, :d], heads.Q[:, :d, :d_q], heads.recovery)
 
 
 _Found: TypeAlias = tuple[Floats, Floats, Recovery]

@@ -241,7 +241,7 @@ def cubic_layer_of(
     device: Any,
     requires_grad: bool,
 ) -> CubicAttention:
-    """The same with a copy of coefficients (d_out, p) on the host."""
+    """Make a module of a copy of coefficients (d_out, p) on the host."""
     copied = _copied(coefficients, dtype, device)
     return CubicAttention(copied, features, positions=positions, requires_grad=requires_grad)
 

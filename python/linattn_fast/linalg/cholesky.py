@@ -185,7 +185,7 @@ class CholeskyFactor:
     name: str = "cholesky"
 
     def get(self) -> CholeskyFactor:
-        """The same factorisation, on the host."""
+        """Copy the factorisation to the host."""
         return self
 
     @property
@@ -223,7 +223,7 @@ class DeviceCholeskyFactor(CholeskyFactor):
     """A = L L' on a CUDA device; zero above the diagonal of L."""
 
     def get(self) -> CholeskyFactor:
-        """The same factorisation, on the host."""
+        """Copy the factorisation to the host."""
         L, scale = np.ascontiguousarray(to_host(self.factor)), to_host(self.scale)
         return CholeskyFactor(L, scale, self.norm, self.smallest, self.level, self.name)
 

@@ -54,7 +54,7 @@ class SpectralFactor:
     """"eigh", or "qr" when values and vectors come from the features themselves."""
 
     def get(self) -> SpectralFactor:
-        """The same factorisation, on the host."""
+        """Copy the factorisation to the host."""
         return replace(
             self,
             values=to_host(self.values),

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays.types import Array
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.samples import Samples
 
@@ -53,6 +54,9 @@ def _of_rows(batch: Tokens) -> int:
 
 def _pieces(batch: Tokens) -> Iterator[Array]:
     """Yield all rows; short sequences are put together to a few thousand rows."""
+    if isinstance(batch, States):
+        yield from batch.arrays
+        return
     if not isinstance(batch.storage, tuple):
         yield batch.storage
         return

@@ -101,7 +101,7 @@ def moments_of(moments: MomentSums, group: Group) -> MomentSums:
         cross=totals.cross[:, where],
         magnitudes=None if totals.magnitudes is None else totals.magnitudes[:, where],
     )
-    chosen = Features(features.d, features.pairs, features.queries[group])
+    chosen = features.subset(slice(None), group)
     return MomentSums(chosen, positions, moments.d_out, moments.precision, part)
 
 

@@ -40,14 +40,13 @@ class Reached(NamedTuple):
 def write_moments(moments: Moments, path: storage.PathLike, stream: Reached | None = None) -> None:
     """Write moments, whole or not at all; ``stream`` says how far a stream had been read."""
     meta: dict[str, Any] = {
-        "d": moments.d,
+        **storage.feature_meta(moments.features),
         "d_out": moments.d_out,
         "positions": moments.positions,
         "precision": moments.precision,
         "n_samples": moments.n_samples,
         "total_weight": moments.total_weight,
         "accumulation": moments.accumulation._asdict(),
-        "others_are_zero": moments.features.others_are_zero,
         "magnitudes_watched": True,
         "scalar_targets": moments.scalar_targets,
     }

@@ -25,6 +25,7 @@ from ..data.tokens import as_positions
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
 from ..features.samples import Samples, warn_of_padding
+from ..features.states import features_of_states
 from ..system.arguments import as_size
 from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
@@ -43,7 +44,7 @@ class Moments(MomentSums):
     Parameters
     ----------
     d
-        Coordinates of a token.
+        Coordinates of a token. Moments of states are made by :meth:`of_states`.
     d_out
         Outputs; 0 accumulates the second moment alone, which is all a certificate needs.
     positions
@@ -100,9 +101,52 @@ class Moments(MomentSums):
         self.backend = get_backend(backend).name if backend != "auto" else "auto"
         require_memory(
             2 * self._compact_bytes,  # the totals, and those of a batch
-            f"d: the moments of d = {self.d}, d_out = {self.d_out}",
+            f"d: the moments of {chosen.made_of}, d_out = {self.d_out}",
         )
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_states(
+        cls,
+        memory: int | tuple[int, int],
+        query: int,
+        d_out: int,
+        *,
+        symmetric: bool = False,
+        backend: str = "auto",
+        precision: Precision = "float64",
+    ) -> Moments:
+        """Make moments that take :class:`linattn_fast.States` in the place of tokens.
+
+        Parameters
+        ----------
+        memory
+            (d_v, d_k), or q where the memory is not a matrix.
+        query
+            Number of coordinates of a query, d_q.
+        d_out
+            Outputs; 0 accumulates the second moment alone.
+        symmetric
+            Whether only the pairs j <= k of a memory (d, d) are used.
+        backend, precision
+            As for :class:`Moments`; "cuda" takes no states.
+
+        Returns
+        -------
+        Moments
+            Empty ones.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> states = la.States(rng.standard_normal((50, 3, 2)), rng.standard_normal((50, 4)))
+        >>> moments = la.Moments.of_states((3, 2), 4, 1).update(states, rng.standard_normal(50))
+        >>> moments.n_samples, moments.dimension
+        (50, 24)
+        """
+        features = features_of_states(memory, query, symmetric)
+        return cls(features.d, d_out, features=features, backend=backend, precision=precision)
 
     # ------------------------------------------------------------------------------- accumulating
 
@@ -123,7 +167,8 @@ class Moments(MomentSums):
         Parameters
         ----------
         Z, offsets
-            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. Or a stream, which
+            Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
+            :class:`linattn_fast.States`, for moments of such. Or a stream, which
             is read a batch at a time, the next one while the last is added: a numpy memory map, an
             array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype and slices), or
             an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see docs/scale.md.
@@ -284,7 +329,8 @@ class Moments(MomentSums):
 
     def __repr__(self) -> str:
         return (
-            f"Moments(d={self.d}, d_out={self.d_out}, positions={self.positions!r}, "
+            f"Moments({self.features.made_of.replace(' = ', '=')}, d_out={self.d_out}, "
+            f"positions={self.positions!r}, "
             f"n_samples={self.n_samples}, dimension={self.dimension})"
         )
 

@@ -49,8 +49,9 @@ def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: 
     how, features = totals.accumulation, samples.features
     with on_device(device_of(totals.gram)):
         largest = float(compact.sizes(totals.gram, features, samples.positions)[0].max())
-    if largest < _SMALLEST:  # of chosen features, all may be zero where queries are not
-        some = features.everything and _some_query(samples)
+    # Of chosen features, and of states, all may be zero where queries are not
+    if largest < _SMALLEST:
+        some = features.everything and features.sums_cancel and _some_query(samples)
         if some or (largest > 0 and how.underflow):
             raise underflow_error(samples.tokens, samples.weights)
     for array in (totals.gram, totals.cross, totals.energy):

@@ -13,6 +13,7 @@ from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, NormalOperator
+from ..data.states import States
 from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
 from ..features.features import pair_count
@@ -67,6 +68,8 @@ class InMemory:
         """See :meth:`Problem.refusal`: data in memory allows every solver that works there."""
         if needs == "samples on the host" and self.engine.on_device:
             return f"solver: {solver!r} works on the host; bring the arrays home, or take 'auto'"
+        if needs == "samples on the host" and isinstance(self.samples.tokens, States):
+            return f"solver: {solver!r} is for tokens, and these are states; take 'auto'"
         return None
 
     def moments(self, progress: ShowProgress = False) -> MomentSums:
@@ -107,7 +110,7 @@ class InMemory:
         return ModularData.of(self.samples)
 
     def on_current_device(self) -> InMemory:
-        """The same data on the current CUDA device, where it is not on one already."""
+        """Put the data on the current CUDA device, where it is not on one already."""
         if self.samples.device is not None:
             return self
         return InMemory(self.samples.put(cupy().empty(0)), self.engine, self.precision)

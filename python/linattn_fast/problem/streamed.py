@@ -17,11 +17,13 @@ from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
-from ..data.tokens import as_tokens, require_positive
+from ..data.states import States, joined_states
+from ..data.tokens import Tokens, as_tokens, require_positive
 from ..exact.modular_features import ModularData
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
+from ..features.states import StateFeatures
 from ..moments.moments import Moments
 from ..moments.streaming import accumulate, checked_batch
 from ..system.machine import require_memory
@@ -86,6 +88,8 @@ class Streamed:
         """See :meth:`Problem.refusal`: one reading is enough for moments and to gather samples."""
         if needs == "samples on the host" and self.engine.on_device:
             return f"solver: {solver!r} works on the host; bring the arrays home, or take 'auto'"
+        if needs == "samples on the host" and isinstance(self.features, StateFeatures):
+            return f"solver: {solver!r} is for tokens, and these are states; take 'auto'"
         if self.source.rereadable or needs not in ("passes", "parts"):
             return None
         return (
@@ -184,10 +188,15 @@ def _joined(parts: list[Samples]) -> Samples:
         weights = np.concatenate(list(ones))
     return replace(
         parts[0],
-        tokens=as_tokens([z for part in parts for z in part.tokens]),
+        tokens=_joined_tokens([part.tokens for part in parts]),
         targets=replace(targets, scalar=all(part.scalar_targets for part in parts)),
         weights=weights,
     )
+
+
+def _joined_tokens(parts: list[Tokens]) -> Tokens:
+    states = [part for part in parts if isinstance(part, States)]
+    return joined_states(states) if states else as_tokens([z for part in parts for z in part])
 
 
 def streamed(
@@ -202,11 +211,12 @@ def streamed(
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
-    some = checked_batch(first, positions, None, d=None, d_out=None)
+    of_states = features if isinstance(features, StateFeatures) else None
+    some = checked_batch(first, positions, of_states, d=None, d_out=None)
     assert some.targets is not None
     warn_of_padding(some.tokens, positions)
     warn_of_layout(some.tokens, some.targets, positions)
-    chosen = as_features(features, some.tokens.d)
+    chosen = some.features if features is None else as_features(features, some.tokens.d)
     small = isinstance(source, StoredArrays) and source.nbytes <= source.batch_bytes
     if isinstance(source, StoredArrays):
         size = batch_bytes_for(compact_bytes(chosen, some.d_out, positions))

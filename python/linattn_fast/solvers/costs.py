@@ -31,14 +31,15 @@ from ..problem.interface import Problem
 from ..system.arguments import as_size
 from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
+from .conjugate_gradients.narrow import WORTHWHILE
 from .conjugate_gradients.restarts import TOLERANCE
 from .rates import Rates, rates
 
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
-_ITERATIONS, _ITERATIONS_WITH_RIDGE = 3.3, 2.0
-"""Iterations over those of one solve of whitened random samples: heavier tails, a second solve from
-recomputed residuals, and without a ridge a look at the least eigenvalue."""
+_ITERATIONS, _ITERATIONS_WITH_RIDGE = 2.3, 1.7
+"""Iterations to rounding over those of one solve of whitened random samples: a second solve from
+recomputed residuals, heavier tails, and without a ridge more digits to go."""
 _FEW_SAMPLES_LIMIT = 400.0
 """Iterations of one solve with fewer samples than features and a ridge, at most."""
 _LEAST_RIDGE = 1e-7
@@ -46,6 +47,8 @@ _LEAST_RIDGE = 1e-7
 for fewer samples than features: their error would be too large."""
 _SOME = 64
 """Sequences that tell the size of a feature."""
+_KEPT_FREELY = 256_000_000
+"""Bytes of samples that are kept between passes without anybody asking for it."""
 _ESTIMATE_PASSES = 32
 """Passes that lambda_min is estimated with for a certificate of conjugate gradients."""
 _DENSE, _DENSE_CERTIFICATE, _DENSE_DUAL = 2, 8, 12
@@ -111,6 +114,7 @@ def predict(
     ridge: float = 0.0,
     data_bytes: int = 0,
     kept: bool = True,
+    narrow: bool = True,
 ) -> Costs:
     """Predict the seconds of each solver; ``columns`` are samples, or sequences for "all".
 
@@ -129,10 +133,12 @@ def predict(
         Bytes of the tokens, each of which is read.
     kept
         Whether conjugate gradients keep samples between passes; else each reads the tokens again.
+    narrow
+        Whether they may take passes in float32.
     """
     sizes = features.d, features.n_pairs, features.n_queries
     triples = positions == "all" and features.everything
-    how = proof, ridge, data_bytes, kept, usable_cores(), rates()
+    how = proof, ridge, data_bytes, kept, narrow, usable_cores(), rates()
     return _predicted(sizes, d_out, triples, n_samples, columns, *how)
 
 
@@ -147,6 +153,7 @@ def _predicted(
     ridge: float,
     data_bytes: int,
     kept: bool,
+    narrow: bool,
     threads: int,
     rate: Rates,
 ) -> Costs:
@@ -160,7 +167,7 @@ def _predicted(
     reading = data_bytes / rate.bytes + data_bytes / 8 / d * 2 * q / rate.gram / threads
     work = 4.0 * columns * p
     exact_pass = work / rate.float64_pass / threads
-    fast = rate.float32_pass if kept and work >= rate.float32_from else rate.float64_pass
+    fast = rate.float32_pass if narrow and work >= WORTHWHILE else rate.float64_pass
     # The whitening: products with the factors' eigenvectors on either side
     iteration = d_out * (work / fast + 4 * p * (q + k) / rate.float64_pass) / threads
     iteration += rate.iteration + (0.0 if kept else reading)
@@ -179,16 +186,12 @@ def _predicted(
 
 
 def predicted_seconds(
-    problem: InMemory, alpha: float, room: int, *, certify: bool
+    problem: InMemory, alpha: float, kept: Kept, *, certify: bool
 ) -> dict[str, float]:
-    """Predict the seconds of a fit of data in memory by each solver, the certificate included.
-
-    Samples may be kept between passes in ``room`` bytes.
-    """
+    """Predict the seconds of a fit of data in memory by each solver, the certificate included."""
     n, p, rate = problem.n_samples, problem.features.count, rates()
     certify = certify and n >= p  # else counting is enough
     shape = problem.features, problem.d_out, problem.positions
-    kept = bytes_of(problem)["pcg"] + kept_samples_bytes(*shape, problem.n_columns) <= room
     costs = predict(
         *shape,
         n,
@@ -196,7 +199,8 @@ def predicted_seconds(
         proof=certify,
         ridge=relative_ridge(problem.samples, alpha),
         data_bytes=problem.samples.nbytes,
-        kept=kept,
+        kept=kept.packed > 0,
+        narrow=kept.narrow > 0,
     )
     proof = costs.proof if certify and worth_proving(costs) else 0.0
     by_features = predict_orthogonal(problem.features, n) + costs.cholesky
@@ -209,9 +213,34 @@ def predicted_seconds(
     }
 
 
-def room_for_samples(memory_limit: int | None) -> int:
-    """Bytes that conjugate gradients may take with the samples that they keep."""
-    return usable_memory() // 2 if memory_limit is None else memory_limit
+@dataclass(frozen=True)
+class Kept:
+    """What conjugate gradients keep of the samples between passes; the rest is made anew."""
+
+    packed: int = 0
+    """Bytes of packed samples in float64; 0 where they are not kept."""
+    narrow: int = 0
+    """Bytes of s in float32 beside them, for passes in it; 0 where it is not kept."""
+
+    @classmethod
+    def of(cls, problem: Problem, memory_limit: int | None, *, sparing: bool) -> Kept:
+        """Keep what fits in the limit, or in half of the machine's memory.
+
+        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 256 MB or a
+        tenth of the data: memory is not to grow with the number of samples.
+        """
+        if problem.n_columns is None:  # a stream is read again
+            return cls()
+        shape = problem.features, problem.d_out, problem.positions
+        packed = kept_samples_bytes(*shape, problem.n_columns)
+        narrow = narrow_samples_bytes(problem.features, problem.n_columns)
+        room = usable_memory() // 2 if memory_limit is None else memory_limit
+        room -= bytes_of(problem).get("pcg", 0)
+        if sparing and problem.samples is not None:
+            room = min(room, max(_KEPT_FREELY, problem.samples.nbytes // 10))
+        if packed + narrow <= room:
+            return cls(packed, narrow)
+        return cls(packed) if packed <= room else cls()
 
 
 def relative_ridge(samples: Samples, alpha: float) -> float:
@@ -300,11 +329,11 @@ class HeadCosts:
 def seconds_worth_cutting(problem: Problem, memory: int, *, proof: bool) -> float | None:
     """Predicted seconds of a factorisation of all features, infinite where memory is short.
 
-    None where they are so few that looking for blocks is not worth it, and on a device, which would
-    wait for hundreds of small factorisations.
+    None where they are so few that looking for blocks is not worth it, for states, and on a device,
+    which would wait for hundreds of small factorisations.
     """
     n, columns, features = problem.n_samples, problem.n_columns, problem.features
-    if n is None or columns is None or problem.engine.on_device:
+    if n is None or columns is None or problem.engine.on_device or not features.sums_cancel:
         return None
     name = "dual" if n < features.count else "cholesky"
     if bytes_of(problem)[name] > memory:
@@ -361,9 +390,9 @@ def _pcg_bytes(q: int, k: int, d_out: int, n_samples: int, threads: int) -> int:
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
     setup = _slabs_bytes(n_samples, factors) + 16 * factors
-    vectors = 8 * 16 * max(d_out, 3) * p
-    decomposition = 8 * 7 * (q * q + k * k)
-    passes = _slabs_bytes(n_samples, max(d_out, 1) * (p + 1))
+    vectors = 8 * 16 * max(d_out + 1, 3) * p
+    decomposition = 8 * 9 * (q * q + k * k)
+    passes = _slabs_bytes(n_samples, (d_out + 1) * (p + 1))  # with the random row
     return rows + vectors + max(setup, decomposition + passes)
 
 
@@ -413,15 +442,18 @@ def _bytes_by_solver(
     features: Features, d_out: int, positions: Positions, n_samples: int | None
 ) -> dict[str, int]:
     """The estimate of :func:`estimate_memory`, for sizes that have been checked."""
-    sizes = features.d, features.n_pairs, features.n_queries
+    q, k = features.n_pairs, features.n_queries
+    formed = pair_count(features.d) + features.d if features.sums_cancel else q + k
     moments = compact_bytes(features, d_out, positions)
-    own_code = compiled.MISSING is None
-    return dict(_counted_bytes(sizes, d_out, moments, n_samples, get_num_threads(), own_code))
+    how = get_num_threads(), compiled.MISSING is None
+    return dict(_counted_bytes(q, k, formed, d_out, moments, n_samples, *how))
 
 
 @lru_cache(maxsize=64)
 def _counted_bytes(
-    sizes: tuple[int, int, int],
+    q: int,
+    k: int,
+    formed: int,
     d_out: int,
     moments: int,
     n_samples: int | None,
@@ -430,9 +462,9 @@ def _counted_bytes(
 ) -> dict[str, int]:
     """Count the bytes, and remember them: many fits have the sizes of the one before.
 
-    ``own_code`` says whether the compiled extension is there, whose buffers count.
+    ``formed`` counts the numbers of a sample that the kernel is made from; ``own_code`` says whether
+    the compiled extension is there, whose buffers count.
     """
-    d, q, k = sizes
     p = q * k
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
@@ -448,7 +480,7 @@ def _counted_bytes(
         n = n_samples
         # The kernel and the product it is formed from; s, z and their copies; the answer.
         estimate["pcg"] = _pcg_bytes(q, k, d_out, n, threads)
-        estimate["dual"] = 8 * (2 * n * n + 3 * n * (pair_count(d) + d + d_out)) + 4 * vectors
+        estimate["dual"] = 8 * (2 * n * n + 3 * n * (formed + d_out)) + 4 * vectors
     return estimate
 
 
@@ -465,4 +497,4 @@ def dual_bytes(problem: Problem) -> int:
 
 def what_needs(features: Features, solver: str) -> str:
     """The words of a refusal for a fit that needs too much memory."""
-    return f"fit: d = {features.d} ({features.count} features), solver {solver!r},"
+    return f"fit: {features.made_of} ({features.count} features), solver {solver!r},"

@@ -138,6 +138,8 @@ class Summands:
     def of(cls, samples: Samples, engine: Backend) -> Summands:
         """The sizes of a batch; infinite where they overflow."""
         features = samples.features
+        if not features.sums_cancel:
+            return cls._of_features(samples)
         squares = Features(features.d, np.repeat(np.arange(features.d), 2).reshape(-1, 2))
         with np.errstate(over="ignore", invalid="ignore"):
             diagonal, z = samples.with_features(squares).rows()  # S_jj (N, d), z (N, d)
@@ -147,6 +149,16 @@ class Summands:
             of_samples *= (z[:, l] ** 2).sum(axis=1)
             of_samples *= put(samples.weight_of_each(), like=z)
             of_features = engine.summand_sizes(samples).reshape(-1)
+        return cls(of_features, of_samples, samples.longest)
+
+    @classmethod
+    def _of_features(cls, samples: Samples) -> Summands:
+        """The squares of the features, where these are summands themselves."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            s, z = samples.rows()
+            w = put(samples.weight_of_each(), like=z)
+            of_features = ((s**2).T @ (z**2 * w[:, None])).reshape(-1)
+            of_samples = (s**2).sum(axis=1) * (z**2).sum(axis=1) * w
         return cls(of_features, of_samples, samples.longest)
 
     def in_units(self, k: int, like: Floats) -> Summands:

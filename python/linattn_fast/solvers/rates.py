@@ -30,8 +30,6 @@ class Rates:
     """Flops a second of LAPACK, which has one thread; an eigendecomposition counts as 10 q^3."""
     bytes: float
     """Bytes a second of a dense matrix written out, or of tokens read."""
-    float32_from: float = 1e8
-    """Flops of a pass from which on conjugate gradients try float32."""
     iteration: float = 1.0e-4
     """Seconds of an iteration of conjugate gradients beside its flops."""
     cholesky_call: float = 1.5e-3

@@ -32,6 +32,8 @@ class Task:
     """Whether its bound is to be near lambda_min, which takes a factorisation more."""
     memory_limit: int | None = None
     """Bytes that may be used beside the data; None for the machine's memory."""
+    sparing: bool = False
+    """Whether memory is not to grow with the number of samples, as nobody asked for a solver."""
     progress: ShowProgress = False
     stages: Stages = field(default_factory=Stages)
     moments: MomentSums | None = None

@@ -79,7 +79,9 @@ class _Piece:
 
     def summands(self, scale: Floats) -> Floats:
         """Bounds on the lengths, over features, of |z_l| sum_t |z_tj z_tk| times scale, (rows,)."""
-        if (scale == scale[0]).all():  # at most |z| trace S, of the whole sequence
+        if (
+            self.features.sums_cancel and (scale == scale[0]).all()
+        ):  # at most |z| trace S, of the whole sequence
             squares = (self.tokens.rows().astype(np.float64) ** 2).sum(axis=1)
             ends = np.cumsum(self.tokens.lengths)
             traces = np.add.reduceat(squares, ends - self.tokens.lengths)
@@ -87,7 +89,7 @@ class _Piece:
                 return np.asarray(np.sqrt(squares[ends - 1]) * traces * scale[0])
             repeated = np.repeat(traces, self.tokens.lengths)
             return np.asarray(np.sqrt(squares) * repeated * scale[0])
-        sizes = Tokens(tuple(np.abs(z) for z in self.tokens))
+        sizes = self.tokens.mapped(np.abs)
         return np.asarray(np.linalg.norm(self.features.of(sizes, self.positions) * scale, axis=1))
 
 

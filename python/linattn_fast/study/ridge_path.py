@@ -141,7 +141,7 @@ def require_room(
     """Raise MemoryError when the decomposition and that many solutions do not fit in memory."""
     estimate = estimate_memory(features.d, d_out, positions=positions, features=features)
     more = 8 * 3 * solutions * d_out * features.count  # filtered, rotated, collected
-    what = f"{name}: d = {features.d} ({features.count} features), {solutions} alphas,"
+    what = f"{name}: {features.made_of} ({features.count} features), {solutions} alphas,"
     require_memory(estimate["eigh"] + more, what)
 
 

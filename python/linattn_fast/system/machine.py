@@ -171,14 +171,8 @@ def in_words(size: int) -> str:
     return f"{number:.3g} {unit}"
 
 
-_SURELY_THERE = 1 << 24
-"""Bytes that every process has which could import numpy: no fact need be read for these."""
-
-
 def require_memory(needed: int, what: str, memory_limit: int | None = None) -> None:
     """Raise MemoryError, before any work, when ``needed`` bytes are more than may be used."""
-    if memory_limit is None and needed <= _SURELY_THERE:
-        return
     limit = usable_memory() if memory_limit is None else memory_limit
     if needed > limit:
         source = "this machine has" if memory_limit is None else "memory_limit is"

@@ -109,7 +109,7 @@ class Bar(_Shown):
 
 
 class IterationBar(_Shown):
-    """The same for an iteration whose end is not known: iterations, residual, estimated time.
+    """Show an iteration whose end is not known: iterations, residual, estimated time.
 
     A function is called with the iterations done and the number that the fall of the residual so
     far suggests.

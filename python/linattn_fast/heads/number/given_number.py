@@ -20,6 +20,7 @@ import numpy as np
 from ...arrays.types import Floats
 from ...features.cubic import head_coefficients
 from ...features.features import Features
+from ...features.states import StateFeatures
 from ...moments.factors import normal_matrix
 from ...moments.loss_error import loss_error
 from ...moments.sums import MomentSums
@@ -72,6 +73,11 @@ class Optimum:
 
 def require_every_feature(features: Features) -> None:
     """Raise where features were chosen: heads have coefficients for all, and all cost something."""
+    if isinstance(features, StateFeatures):
+        raise ValueError(
+            "heads: a number of heads is for layers on tokens, and these are states; use "
+            "heads='minimal'"
+        )
     if not features.everything:
         raise ValueError(
             "heads: a number of heads needs the moments of all features, but these are "

@@ -180,5 +180,5 @@ class Invariants:
 
     @property
     def asking(self) -> dict[Vector, Floats]:
-        """The same for tokens that something can follow."""
+        """For every token that something can follow, the span of s, as ``directions`` has it."""
         return {token: span for token, span in self.directions.items() if self._steps[token]}

@@ -62,7 +62,7 @@ class Identifiability:
     """Standard errors of W, (m, d, d_out)."""
 
     def in_units(self, units: Units) -> Identifiability:
-        """The same evidence, with standard errors for tokens and targets as they were given."""
+        """Give the standard errors for tokens and targets as they were given."""
         return replace(
             self,
             theta_errors=units.theta_out(self.theta_errors),

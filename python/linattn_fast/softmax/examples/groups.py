@@ -132,7 +132,7 @@ class Examples:
         return np.asarray(np.sqrt(np.concatenate(parts)))
 
     def scaled(self, units: Units) -> Examples:
-        """The same examples with tokens and targets of unit size."""
+        """Bring tokens and targets to unit size."""
         return Examples(
             tuple(
                 replace(g, x=g.x / units.tokens, y=None if g.y is None else g.y / units.targets)
@@ -141,5 +141,5 @@ class Examples:
         )
 
     def mixed(self, R: Floats) -> Examples:
-        """The same examples with tokens R x in the place of x."""
+        """Put tokens R x in the place of x."""
         return Examples(tuple(replace(g, x=g.x @ R.T) for g in self.groups))

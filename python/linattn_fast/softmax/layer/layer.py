@@ -106,7 +106,7 @@ class Layer:
         return tokens.restore(y)
 
     def to_torch(self, dtype: object = None) -> Any:
-        """The same layer as a ``torch.nn.Module`` with parameters Theta and W.
+        """Make a ``torch.nn.Module`` of the layer, with parameters Theta and W.
 
         Parameters
         ----------

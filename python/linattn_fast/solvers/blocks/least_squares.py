@@ -195,13 +195,12 @@ def _clear_range(H: Floats) -> SpectralFactor | None:
     if (values[:-rank] > MARGIN * level * largest).any():
         return None
     allowed = MARGIN * max(n, p) * EPS * float(np.sqrt(largest))
-    left = product(X, null)
-    if _norm(left) > allowed:  # rounding tilts null vectors by eps over the gap; undo that
-        inner = product(kept.T, product(X.T, left)) / real[:, None]
+    if null.size:  # which rounding tilts by eps over the gap; undo that, and tilt the others back
+        inner = product(kept.T, product(X.T, product(X, null))) / real[:, None]
         null = null - product(kept, inner)
-        left = product(X, null)
-        if _norm(left) > allowed:
+        if _norm(product(X, null)) > allowed:
             return None
+        kept = kept - product(null, product(null.T, kept))
     if n < p:
         kept = product(H.T, kept) / np.sqrt(real)
         values = np.concatenate([np.zeros(p - n), values])

@@ -5,11 +5,15 @@ With C* the best coefficients and g = mean w (y - C h) h' - alpha C, a row of ea
     C* - C = (Lambda + alpha I)^-1 g        so with mu <= lambda_min(Lambda + alpha I)
 
     ||C* - C||  <=  ||g|| / mu              mu = alpha, or better
-    ||C* - C||  <=  ||E' g|| / sqrt(kappa mu)
+    ||C* - C||  <=  sqrt(g' E K^-1 E' g / mu)
 
 in coordinates C = E(v), where K = E' (Lambda + alpha I) E and kappa <= lambda_min(K): the first
 factor of (Lambda + alpha I)^-1/2 (Lambda + alpha I)^-1/2 g is at most 1 / sqrt(mu), and the square
-of the second is g' E K^-1 E' g. For mu, alpha and kappa / ||E||^2 both do.
+of the second is g' E K^-1 E' g. For mu, alpha and kappa / ||E||^2 both do. That energy is at most
+||E' g||^2 / kappa. The iteration knows more about its own residual r, r' K^-1 r <= c ||r||^2
+(:meth:`.lanczos.Lanczos.inverse_energy`), so that
+
+    sqrt(g' E K^-1 E' g)  <=  sqrt(c) ||r|| + ||E' g - r|| / sqrt(kappa)
 
 What rounding has done to g counts with it. Residuals r = y - C h are off by about
 eps (|y| + sum_u |C_u h_u|), which moves C* by at most its root mean square over sqrt(mu); the sum
@@ -49,6 +53,23 @@ class Point:
 
 
 @dataclass(frozen=True)
+class KnownPart:
+    """A part of the gradient in coordinates, about which more is known than its length."""
+
+    residual: Floats
+    """r, (d_out, r, t)."""
+    inverse_energy: Floats
+    """(d_out,): c with r' K^-1 r <= c ||r||^2."""
+
+    def energy(self, gradient: Floats, kappa: float) -> Floats:
+        """Bound on the root of g' K^-1 g for a gradient in coordinates, (d_out,)."""
+        of_part = np.sqrt(self.inverse_energy) * norms(self.residual)
+        rest = norms(gradient - self.residual)
+        whole: Floats = of_part + rest / np.sqrt(kappa)
+        return whole
+
+
+@dataclass(frozen=True)
 class Rounding:
     """What rounding may have added to a :class:`Point`."""
 
@@ -80,7 +101,14 @@ class Rounding:
     def _of_sum(self, point: Point) -> Floats:
         return _GROWTH * EPS * np.sqrt(point.squared_error)
 
-    def error(self, point: Point, coordinates: Coordinates, alpha: float, kappa: float) -> Floats:
+    def error(
+        self,
+        point: Point,
+        coordinates: Coordinates,
+        alpha: float,
+        kappa: float,
+        known: KnownPart | None = None,
+    ) -> Floats:
         """Bound on ||C* - C|| / ||C*||, (d_out,); infinite where nothing is known.
 
         Parameters
@@ -91,6 +119,8 @@ class Rounding:
             Ridge.
         kappa
             Lower bound on lambda_min(K), or 0.
+        known
+            What is known about the gradient in coordinates, or None.
         """
         moved, summed = self.of_residuals(point.C), self._of_sum(point)
         bounds = [np.full(len(moved), np.inf)]
@@ -98,10 +128,13 @@ class Rounding:
             slope = norms(point.gradient) + summed * np.sqrt(float(self.mean_squares.sum()))
             bounds.append(slope / alpha + moved / np.sqrt(alpha))
         if kappa > 0:
-            slope = norms(coordinates.transpose(point.gradient))
-            slope = slope + summed * self._size(coordinates)
+            gradient = coordinates.transpose(point.gradient)
+            energy = norms(gradient) / np.sqrt(kappa)
+            if known is not None:
+                energy = np.minimum(energy, known.energy(gradient, kappa))
+            energy = energy + summed * self._size(coordinates) / np.sqrt(kappa)
             mu = max(alpha, kappa / coordinates.norm / coordinates.norm)
-            bounds.append(slope / np.sqrt(kappa * mu) + moved / np.sqrt(mu))
+            bounds.append((energy + moved) / np.sqrt(mu))
         return relative(np.minimum.reduce(bounds), point.C)
 
 
@@ -115,7 +148,7 @@ def mean_summands(
     """
     features, diagonal = operator.features, factors.diagonal / operator.total_weight
     xp = module_of(diagonal)
-    if features.everything:
+    if features.everything and features.sums_cancel:
         roots = xp.sqrt(diagonal[xp.asarray(np.diagonal(pair_table(features.d)))])  # (d, d)
         j, k = (xp.asarray(index) for index in features.pairs.T)
         summands: Floats = (roots[j] * roots[k]).reshape(-1)

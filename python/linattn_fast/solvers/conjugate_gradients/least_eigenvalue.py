@@ -1,132 +1,76 @@
-"""A lower bound on the least eigenvalue of K, from conjugate gradients on a random vector.
+"""A lower bound on the least eigenvalue of K, from a random row beside those of a solve.
 
-After k steps from b the residual is q(K) b, with
+Right-hand sides alone do not tell: with targets C h a direction of eigenvalue lambda has a share
+of lambda / ||K|| in them, so that a small one is invisible, but not its share in C. Ritz values
+approach lambda_min from above, and may stop anywhere on the way. So one more row, of a random b of
+n entries, takes part in the passes. It has the weight
 
-    q(x) = prod_j (1 - x / theta_j)        theta_1 <= ... <= theta_k the Ritz values of K
+    w = xi^2 / ||b||^2        xi standard normal
 
-The component of b along the eigenvector of lambda_min is c = xi ||b|| / sqrt(n), with xi standard
-normal for a random b of n entries, and that of the residual is q(lambda_min) c. So a residual of
-relative size tau leaves only
-
-    q(lambda_min) <= tau sqrt(n) / |xi|
-
-and q falls from q(0) = 1 to q(theta_1) = 0: lambda_min is at least the point where it has fallen so
-far. Nothing but |xi| >= 1e-3 is assumed, which fails for one b in a thousand. Ritz values alone
-approach lambda_min from above, and may stop anywhere on the way.
+along the eigenvector of lambda_min, and :mod:`.lanczos` says where there may be such a weight.
+Nothing but |xi| >= 1e-3 is assumed, which fails for one b in a thousand. To see so small a weight
+among n others takes a random row nearly as many iterations as a solve.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...arrays.device import put
 from ...arrays.types import Floats
-from ...backend.normal_operator import NormalOperator
-from ...system.progress import Watch
-from .iteration import Iterate, conjugate_gradients
+from .lanczos import Lanczos
 from .narrow import Products
 from .whitening import Coordinates
 
 _LEAST_SHARE = 1e-3
 """Value that |xi| is below with a probability of 8e-4."""
-_FALLEN = 0.5
-"""Value that q(lambda_min) is brought down to."""
+_CLOSE = 0.25
+"""Share of the least Ritz value at which a bound is good enough: a better one takes more iterations
+of the random row than it saves a solve."""
 _NULL = 1e-14
 """A Ritz value below this share of the largest one counts as zero."""
-_LOOK = 10
-"""Iterations between two looks at Ritz values."""
-_HALVINGS = 60
-"""Halvings of an interval, which leave it at rounding."""
 _LARGER = 4.0
 """How many times what is measured on one vector ||D|| may be."""
+_SETTLED = 1e-13
+"""Relative residual of the random row at which there is nothing left to see."""
 
 
-@dataclass(frozen=True)
-class LeastEigenvalue:
-    """What a random vector tells about lambda_min(K)."""
+@dataclass
+class Probe:
+    """A random row, and what it has told about lambda_min(K) so far."""
 
-    lower: float
+    b: Floats
+    """The random row, (1, r, t)."""
+    lower: float = 0.0
     """At least this, with a probability of 0.999; 0 where nothing is known."""
-    singular: bool
+    singular: bool = False
     """Whether K has a direction in which it is zero to rounding."""
-    iterations: int
-    """Number of iterations that were taken."""
+    done: bool = False
 
+    @classmethod
+    def random(cls, coordinates: Coordinates, place: Floats) -> Probe:
+        """A fixed random row, where ``place`` is."""
+        b = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
+        return cls(put(b, like=place), done=b.size == 0)
 
-def lower_bound(ritz: Floats, fallen: float) -> float:
-    """The point x, from 0 to the least Ritz value, where prod(1 - x / ritz) falls to ``fallen``."""
-    if len(ritz) == 0 or not ritz[0] > 0 or not fallen < 1:
-        return 0.0
-    low, high = 0.0, float(ritz[0])
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        with np.errstate(divide="ignore"):
-            above = np.log1p(-middle / ritz).sum() > np.log(fallen)
-        low, high = (middle, high) if above else (low, middle)
-    return low
+    def look(self, lanczos: Lanczos, residual: float, products: Products) -> None:
+        """See what the coefficients of the row say, at this relative residual."""
+        ritz = lanczos.ritz_values()
+        if len(ritz) == 0:
+            return
+        self.singular = bool(ritz[0] < _NULL * ritz[-1])
+        if self.singular:
+            self.lower, self.done = 0.0, True
+            return
+        weight = _LEAST_SHARE**2 / float((self.b**2).sum())
+        lower = lanczos.least_eigenvalue(weight)
+        self.done = lower >= _CLOSE * ritz[0] or residual < _SETTLED
+        # With products of K + D, the bound is that of K + D
+        off = _LARGER * products.off if products.narrow and products.off is not None else 0.0
+        self.lower = lower - off if lower > 2 * off else 0.0
 
-
-def least_eigenvalue(
-    operator: NormalOperator,
-    coordinates: Coordinates,
-    alpha: float,
-    place: Floats,
-    *,
-    limit: int,
-    watch: Watch | None = None,
-    products: Products | None = None,
-) -> LeastEigenvalue:
-    """Bound lambda_min(K) of K = E' (Lambda + alpha I) E from a fixed random vector.
-
-    With products in float32 the bound is that of K + D, so it counts only where D is clearly
-    smaller; else the iteration is done again in float64.
-
-    Parameters
-    ----------
-    place
-        An array that is where vectors are to be.
-    limit
-        Most iterations.
-    products
-        How to multiply; None is in float64.
-    """
-    b = np.random.default_rng(0).standard_normal((1, *coordinates.shape))
-    if b.size == 0:
-        return LeastEigenvalue(0.0, False, 0)
-    share = np.sqrt(b.size) / _LEAST_SHARE
-
-    def is_null(ritz: Floats) -> bool:
-        return len(ritz) > 0 and bool(ritz[0] < _NULL * ritz[-1])
-
-    narrow = products is not None and products.narrow
-
-    def is_too_rough() -> bool:
-        return narrow and products is not None and not products.narrow
-
-    def has_null_direction(state: Iterate) -> bool:
-        looked = state.iterations % _LOOK == 0 and is_null(state.ritz_values())
-        return is_too_rough() or looked
-
-    state = conjugate_gradients(
-        operator,
-        coordinates,
-        alpha,
-        put(b, like=place),
-        tolerance=_FALLEN / share,
-        limit=limit,
-        watch=watch,
-        enough=has_null_direction,
-        products=products,
-    )
-    ritz = state.ritz_values()
-    singular = state.singular or is_null(ritz)
-    lower = 0.0 if singular else lower_bound(ritz, state.residual * share)
-    if narrow and products is not None and products.off is not None:
-        off = _LARGER * products.off
-        if is_too_rough() or not lower > 2 * off:
-            again = least_eigenvalue(operator, coordinates, alpha, place, limit=limit, watch=watch)
-            return replace(again, iterations=again.iterations + state.iterations)
-        lower -= off
-    return LeastEigenvalue(lower, singular, state.iterations)
+    def begin_anew(self) -> None:
+        """Forget what was found."""
+        self.lower, self.singular, self.done = 0.0, False, self.b.size == 0

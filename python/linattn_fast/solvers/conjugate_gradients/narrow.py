@@ -21,7 +21,7 @@ FLOAT32 = 2.0**-24
 """Unit roundoff of float32."""
 _ROUGHEST = 1e-3
 """Largest share of ||K|| that D may be expected to be, for float32 to be tried."""
-_WORTHWHILE = 1e8
+WORTHWHILE = 1e8
 """Flops of a pass, 4 N p for one output, below which nothing is gained."""
 _CLEAR = 500.0
 """Times ||D|| that eigenvalues have to be, if D is to cost few iterations."""
@@ -68,5 +68,5 @@ class Products:
 def products_for(operator: NormalOperator, condition: float, allowed: bool) -> Products:
     """Products in whitened coordinates of a condition number, in float32 where that may be safe."""
     work = 4.0 * operator.n_samples * operator.features.count
-    safe = allowed and FLOAT32 * condition**0.5 <= _ROUGHEST and work >= _WORTHWHILE
+    safe = allowed and FLOAT32 * condition**0.5 <= _ROUGHEST and work >= WORTHWHILE
     return Products(operator, safe)

@@ -1,7 +1,7 @@
 """Preconditioned conjugate gradients on (Lambda + alpha I) C' = mean w h y', without a Gram.
 
-1. Solve in coordinates in which A (x) B + alpha I is the identity
-   (:mod:`linattn_fast.solvers.conjugate_gradients.whitening`).
+1. Solve in coordinates in which A (x) B + alpha I is the identity (``whitening.py``), or better
+   ones that also know what rotations do to the features (``rotations.py``).
 2. Restart from residuals recomputed from the data: what the passes have rounded is found again
    there, so the result is as exact as that of an orthogonal method. A correction is taken only
    where it helps on the data, output by output.
@@ -30,7 +30,7 @@ from .coefficient_error import Point, norms
 from .expected import FASTEST, expected_iterations, more_would_be_faster
 from .iteration import Iterate
 from .restarts import RestartedSolve
-from .whitening import PlainCoordinates, Whitening, whiten, whiten_all
+from .whitening import Coordinates, PlainCoordinates, Whitening, whiten, whiten_all
 
 _FLOOR = 1e-15
 """With a ridge: residual, relative to that of C = 0, below which there is nothing but rounding. It
@@ -151,15 +151,15 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
     weight = operator.total_weight
     whitening = whiten(factors, weight, alpha, operator.features)
     seen = not whitening.full and _left_out_is_seen(solve, whitening)
+    coordinates = whitening if seen else solve.aware_of_rotations(whitening)
     floor = np.zeros(operator.d_out)
     if alpha > 0:
         lowest = _FLOOR * min(1.0, 1e2 / np.sqrt(whitening.condition))
-        floor = lowest * norms(whitening.transpose(solve.zero.gradient))
-    singular = solve.tol is not None and not seen and solve.probe(whitening)
-    probed = solve.iterations
-    point, state = solve.first(whitening, floor)
+        floor = lowest * norms(coordinates.transpose(solve.zero.gradient))
+    probing = not seen and (alpha == 0 or solve.tol is not None)
+    point, state = solve.first(coordinates, floor, probing=probing)
     ritz = state.ritz_values()
-    reasons = _counted(solve, state, probed)
+    reasons = _counted(solve, state)
     if not state.converged and not state.singular:
         reasons.append(f"stopped by the limit of {solve.limit} iterations")
     if not whitening.full:
@@ -167,22 +167,20 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
         reasons.append(f"{a} of {q} pair and {b} of {d} query directions are not zero to rounding")
     steps: tuple[float, ...] = ()
     least_norm = False
-    singular |= state.singular
+    singular = state.singular or solve.has_null_directions
     if seen:
         reasons.append("the data sees the others as well")
         point, _ = solve.refined(whitening, point, floor)
-        whitening = whiten_all(factors, weight, operator.features)
+        whitening = coordinates = whiten_all(factors, weight, operator.features)
         solve.limit = min(solve.limit, _MORE * solve.iterations)
-        singular = solve.probe(whitening)
-    elif alpha == 0 and solve.tol is None and point.C.any() and not singular:
         singular = solve.probe(whitening)
     if alpha == 0 and singular:
         error, unknown = np.inf, "the second moment is singular to rounding"
         point, steps, least_norm = _one_of_many(solve, whitening, point, seen, reasons)
     else:
         if state.converged or seen:
-            point, steps = solve.refined(whitening, point, floor)
-        error = _error(solve, whitening, point) + whitening.tilt
+            point, steps = solve.refined(coordinates, point, floor)
+        error = _error(solve, coordinates, point) + whitening.tilt
         unknown = "the least eigenvalue is not known"
         if whitening.shape != _directions(factors):
             error, unknown = np.inf, "directions count as zero that may be very small"
@@ -207,15 +205,13 @@ def _solved(solve: RestartedSolve) -> PcgSolution:
     )
 
 
-def _counted(solve: RestartedSolve, state: Iterate, probed: int) -> list[str]:
+def _counted(solve: RestartedSolve, state: Iterate) -> list[str]:
     """Iterations of the first solve, and what random samples would take."""
     n, p = solve.operator.n_samples, solve.operator.features.count
     told = f"{state.iterations} iterations to a relative residual of {state.residual:.1e}"
     if n > p and 0 < state.residual < 1:
         told += f" ({expected_iterations(n, p, state.residual)} for whitened random samples)"
     reasons = [told]
-    if probed:
-        reasons.append(f"{probed} before that to bound the least eigenvalue")
     if more_would_be_faster(n, p):
         reasons.append(
             f"iterations times samples would be least with about {int(FASTEST * p):,} samples"
@@ -237,14 +233,14 @@ def _in_words(error: float, tol: float | None, unknown: str) -> str:
     return text if tol is None or error <= tol else f"{text}, not the {tol:.1e} asked for"
 
 
-def _error(solve: RestartedSolve, whitening: Whitening, point: Point) -> float:
+def _error(solve: RestartedSolve, coordinates: Coordinates, point: Point) -> float:
     """Bound on the relative error of the coefficients."""
-    error = solve.error(point, whitening)
+    error = solve.error(point, coordinates)
     if solve.kappa > 0 or error <= _GOOD:
         return error
     solve.limit = min(solve.limit, _MORE * solve.iterations)
-    solve.probe(whitening)  # because the ridge alone is not enough
-    return solve.error(point, whitening)
+    solve.probe(coordinates)  # because the ridge alone is not enough
+    return solve.error(point, coordinates)
 
 
 def _one_of_many(

@@ -15,10 +15,11 @@ from ...arrays.types import Floats
 from ...backend.normal_operator import KroneckerFactors, NormalOperator
 from ...linalg.factors import EPS
 from ...system.progress import Watch
-from .coefficient_error import Point, Rounding, mean_summands, norms, relative
+from .coefficient_error import KnownPart, Point, Rounding, mean_summands, norms, relative
 from .iteration import Iterate, conjugate_gradients, row_squares
-from .least_eigenvalue import least_eigenvalue
+from .least_eigenvalue import Probe
 from .narrow import Products, products_for
+from .rotations import Rotations, aware_of_rotations
 from .whitening import Coordinates, Whitening
 
 _SMALLEST = float(np.finfo(np.float64).tiny / EPS)
@@ -78,14 +79,24 @@ class RestartedSolve:
         self.rounding = Rounding(
             mean_summands(self.factors, operator, larger), self.zero.squared_error
         )
-        self.kappa = 0.0
+        self.random_row: Probe | None = None
+        """What bounds the least eigenvalue in the coordinates of a solve; None before."""
+
+    @property
+    def kappa(self) -> float:
         """Lower bound on the least eigenvalue in whitened coordinates; 0 while it is unknown."""
+        return 0.0 if self.random_row is None else self.random_row.lower
+
+    @property
+    def has_null_directions(self) -> bool:
+        """Whether a random row has met directions in which the second moment is zero."""
+        return self.random_row is not None and self.random_row.singular
 
     def products(self, coordinates: Coordinates) -> Products:
         """Products in these coordinates; in float32 where they are allowed, and safe so far."""
         if self._products is None or self._products[0] is not coordinates:
             whole = isinstance(coordinates, Whitening) and coordinates.full
-            allowed = self._narrow and whole
+            allowed = self._narrow and (whole or isinstance(coordinates, Rotations))
             self._narrow_passes = self.narrow_passes
             self._products = (
                 coordinates,
@@ -143,15 +154,27 @@ class RestartedSolve:
 
     def error(self, point: Point, coordinates: Coordinates) -> float:
         """Bound on the relative error of the output that is worst."""
-        found = self.rounding.error(point, coordinates, self.alpha, self.kappa)
+        known = None
+        if self.coordinates is coordinates and self.state.rest.size and self.kappa > 0:
+            unit = module_of(self.state.rest).asarray(self.unit)[:, None, None]
+            known = KnownPart(unit * self.state.rest, self._inverse_energies())
+        found = self.rounding.error(point, coordinates, self.alpha, self.kappa, known)
         return float(found.max())
 
-    def correction(self, coordinates: Coordinates, point: Point, floor: Floats) -> Floats:
+    def _inverse_energies(self) -> Floats:
+        """For each output, g with r' K^-1 r <= g ||r||^2 for the residual of the present solve."""
+        rows = self.state.lanczos[: len(self.unit)]
+        return np.array([row.inverse_energy(self.kappa) for row in rows])
+
+    def correction(
+        self, coordinates: Coordinates, point: Point, floor: Floats, *, probing: bool = False
+    ) -> Floats:
         """The correction (Lambda + alpha I)^-1 times the gradient at a point.
 
         ``floor``, (d_out,), are residuals in these coordinates below which there is nothing but
         rounding: no solve goes below them, and without a ridge, which would bound what a step
-        makes of rounding, outputs that are there already are left alone.
+        makes of rounding, outputs that are there already are left alone. ``probing`` lets a random
+        row take part, which bounds the least eigenvalue.
         """
         right = coordinates.transpose(point.gradient)
         xp = module_of(right)
@@ -161,26 +184,31 @@ class RestartedSolve:
         solved = (sizes > floor) | (self.alpha > 0)
         right = right * xp.asarray(solved / self.unit)[:, None, None]
         share = np.divide(floor, sizes, out=np.zeros(len(sizes)), where=sizes > 0)
+        if probing:
+            self.random_row = Probe.random(coordinates, right)
         conjugate_gradients(
             self.operator,
             coordinates,
             self.alpha,
             right,
-            tolerance=np.clip(share, self._tolerance(), 0.5),
+            tolerance=lambda: np.clip(share, self._tolerance(), 0.5),
             limit=self.limit,
             watch=self.watch,
             enough=lambda state: self._accurate(state, coordinates),
             iterate=self.state,
             products=self.products(coordinates),
+            probe=self.random_row if probing else None,
         )
         self.state.converged |= self._accurate(self.state, coordinates)
         self.iterations += self.state.iterations
         change: Floats = self.so_far() - self.start
         return change
 
-    def first(self, coordinates: Coordinates, floor: Floats) -> tuple[Point, Iterate]:
+    def first(
+        self, coordinates: Coordinates, floor: Floats, *, probing: bool = False
+    ) -> tuple[Point, Iterate]:
         """Solve from zero; the result is never worse than zero."""
-        C = self.correction(coordinates, self.zero, floor)
+        C = self.correction(coordinates, self.zero, floor, probing=probing)
         return self.better_of(self.at(C), self.zero), self.state
 
     def refined(
@@ -203,23 +231,32 @@ class RestartedSolve:
             steps.append(step)
             if step < np.sqrt(EPS):
                 break
-        self.start, self.coordinates = point.C, None
+        self.start, self.state.v = point.C, np.zeros(0)
         return point, tuple(steps)
 
-    def probe(self, whitening: Whitening) -> bool:
-        """Bound the least eigenvalue; return whether there are null directions."""
-        found = least_eigenvalue(
+    def aware_of_rotations(self, whitening: Whitening) -> Coordinates:
+        """Better coordinates than these where there are some, found in one pass."""
+        found = aware_of_rotations(self.operator, self.factors, self.alpha, whitening)
+        if found is None:
+            return whitening
+        self.iterations += 1
+        return found
+
+    def probe(self, coordinates: Coordinates) -> bool:
+        """Bound the least eigenvalue by passes of their own; whether there are null directions."""
+        self.random_row = Probe.random(coordinates, self.zero.gradient)
+        state = conjugate_gradients(
             self.operator,
-            whitening,
+            coordinates,
             self.alpha,
-            whitening.left,
+            self.random_row.b[:0],
+            tolerance=1.0,
             limit=self.limit,
             watch=self.watch,
-            products=self.products(whitening),
+            probe=self.random_row,
         )
-        self.iterations += found.iterations
-        self.kappa = found.lower
-        return found.singular
+        self.iterations += state.iterations
+        return self.random_row.singular
 
     def _tolerance(self) -> float:
         """Relative residual that ends a solve."""
@@ -233,14 +270,15 @@ class RestartedSolve:
         if self.tol is None or self.kappa == 0 or state.iterations % _WINDOW != 0:
             return False
         mu = max(self.alpha, self.kappa / coordinates.norm / coordinates.norm)
-        left = self.unit * state.norms / np.sqrt(self.kappa * mu)
+        left = self.unit * state.norms * np.sqrt(self._inverse_energies() / mu)
         return float(relative(left, self.so_far()).max()) <= _ENOUGH * self.tol
 
 
 def _require_visible(factors: KroneckerFactors, operator: NormalOperator) -> None:
     """Raise where squares of features underflow although queries do not."""
     largest, query = (float(x.max()) for x in (factors.diagonal, factors.queries.diagonal()))
-    if largest < _SMALLEST and query > 0 and operator.features.everything:
+    features = operator.features
+    if largest < _SMALLEST and query > 0 and features.everything and features.sums_cancel:
         size = np.sqrt(query / operator.total_weight)
         raise ValueError(
             f"Z: values of a root mean square of at most {size:.3g} underflow float64 in the "

@@ -10,10 +10,9 @@ from ...features.accumulation import summand_sizes
 from ...features.samples import Samples
 from ...linalg.factors import NotSafe
 from ...problem.interface import Problem
-from ...system.machine import usable_memory
 from ...system.progress import IterationBar
 from ..accuracy import squares_underflow
-from ..costs import bytes_of, kept_samples_bytes, narrow_samples_bytes
+from ..costs import Kept, bytes_of
 from ..solved import Solved, Task
 from .pcg import PcgSolution, solve_pcg
 
@@ -44,11 +43,9 @@ def _how(solved: Solved) -> str:
 def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
     problem, samples = task.problem, task.problem.samples
     task.moments = None  # the memory of a Gram that came before is wanted now
-    kept = _bytes_to_keep(problem)
-    room = usable_memory() // 2 if task.memory_limit is None else task.memory_limit
-    needed = bytes_of(problem).get("pcg", 0) + kept
-    passes = problem.passes(keep=needed <= room)
-    narrow = passes.kept and needed + _narrow_bytes(problem) <= room
+    kept = Kept.of(problem, task.memory_limit, sparing=task.sparing)
+    passes = problem.passes(keep=kept.packed > 0)
+    narrow = passes.kept and kept.narrow > 0
     _require_visible(problem)
     larger = None if samples is None else _larger_summands(samples)
     with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
@@ -69,8 +66,8 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
         coefficient_error=error,
         iterations=found.iterations,
         bytes=bytes_of(problem, n)["pcg"]
-        + (kept if passes.kept else 0)
-        + (_narrow_bytes(problem) if found.narrow_passes else 0),
+        + (kept.packed if passes.kept else 0)
+        + (kept.narrow if found.narrow_passes else 0),
         passes=passes,
         kronecker=found.factors,
     )
@@ -83,24 +80,10 @@ def _may_lose_digits(samples: Samples) -> bool:
     return lost or bool(may_underflow(samples.tokens).any())
 
 
-def _bytes_to_keep(problem: Problem) -> int:
-    """Number of bytes of the packed samples; 0 where they cannot be kept."""
-    if problem.n_columns is None:
-        return 0
-    return kept_samples_bytes(problem.features, problem.d_out, problem.positions, problem.n_columns)
-
-
-def _narrow_bytes(problem: Problem) -> int:
-    """Bytes of the samples in float32, beside the packed ones."""
-    if problem.n_columns is None:
-        return 0
-    return narrow_samples_bytes(problem.features, problem.n_columns)
-
-
 def _larger_summands(samples: Samples) -> Floats | None:
     """Mean squares of the summands over those of the features, (p,), from some sequences.
 
-    None with all features, whose summands the Kronecker factors bound.
+    None with all features, whose summands the Kronecker factors bound, as those of states.
     """
     if samples.features.everything or samples.device is not None:
         return None
@@ -116,7 +99,8 @@ def _larger_summands(samples: Samples) -> Floats | None:
 
 def _require_visible(problem: Problem) -> None:
     """Raise where no square of a feature is above zero, although there are tokens that are not."""
-    if problem.read is None or not problem.features.everything:
+    features = problem.features
+    if problem.read is None or not (features.everything and features.sums_cancel):
         return
     with problem.read() as parts:
         tokens = next(parts).tokens

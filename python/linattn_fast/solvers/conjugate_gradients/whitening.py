@@ -148,6 +148,8 @@ def _pair_sizes(A: Floats, features: Features) -> Floats:
     For these it is mean w S_jj S_kk, which is an entry of A where both squares take part; see
     :mod:`linattn_fast.moments.sums`.
     """
+    if not features.sums_cancel:
+        return A.diagonal()
     xp, d = module_of(A), features.d
     where = np.full((d, d), -1)
     where[tuple(features.pairs.T)] = np.arange(features.n_pairs)
