@@ -462,7 +462,7 @@ def _counted_bytes(
 ) -> dict[str, int]:
     """Count the bytes, and remember them: many fits have the sizes of the one before.
 
-    ``formed`` counts the numbers of a sample that the kernel is made from; ``own_code`` says whether
+    ``formed`` counts the numbers of a sample that the kernel is made of; ``own_code`` says whether
     the compiled extension is there, whose buffers count.
     """
     p = q * k
