@@ -8,6 +8,8 @@
 
 #include "../common/index.hpp"
 #include "../core/ritz.hpp"
+#include "../core/shifted_gram.hpp"
+#include "../core/tridiagonal.hpp"
 #include "../kernels/isa.hpp"
 #include "arrays.hpp"
 #include "register.hpp"
@@ -70,6 +72,31 @@ Doubles projection(const Doubles& factor, const Doubles& scale, bool inverse, st
   return T;
 }
 
+bool exceeds_shift(const Doubles& gram, std::int64_t pairs, std::int64_t queries, bool triples, const Doubles& sizes,
+                   const Doubles& magnitudes, const std::tuple<double, double, double, double, double>& numbers,
+                   int threads) {
+  const CompactGram entries = compact(gram, pairs, queries, triples);
+  require(sizes.size() == entries.features() && magnitudes.size() == entries.features(),
+          "sizes, magnitudes: must be (features,)");
+  const auto [lost, tau, rounding, backward, margin] = numbers;
+  const Shift shift{lost, tau, rounding, backward, margin};
+  threads = checked_threads(threads);
+  const Monitor monitor = make_monitor(py::none());
+  const Kernels& chosen = kernels();
+  const double *const own = sizes.data(), *const larger = magnitudes.data();
+  const py::gil_scoped_release release;
+  return exceeds(chosen, entries, own, larger, shift, threads, monitor);
+}
+
+std::tuple<double, double> extremes(const Doubles& diagonal, const Doubles& beside) {
+  require(diagonal.size() > 0 && beside.size() + 1 == diagonal.size(), "beside: must be (n - 1,) for n > 0");
+  const double *const a = diagonal.data(), *const b = beside.data();
+  const std::int64_t n = diagonal.size();
+  const py::gil_scoped_release release;
+  const Extremes found = extreme_eigenvalues(a, b, n);
+  return {found.smallest, found.largest};
+}
+
 }  // namespace
 
 void register_normal_matrix(py::module_& module) {
@@ -84,6 +111,12 @@ void register_normal_matrix(py::module_& module) {
   module.def("krylov_projection", &projection, py::arg("factor").noconvert(), py::arg("scale").noconvert(),
              py::arg("inverse"), py::arg("steps"),
              "The matrix D^-1 L L' D^-1, or its inverse, projected on a block Krylov space; zero where that ends.");
+  module.def("gram_exceeds", &exceeds_shift, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
+             py::arg("sizes"), py::arg("magnitudes"), py::arg("shift"), py::arg("threads"),
+             "Whether Cholesky runs to completion on D (G - (lost m + tau) rounding) D - backward tr - margin, D of "
+             "powers of two from sizes (p,), m the magnitudes (p,); shift is (lost, tau, rounding, backward, margin).");
+  module.def("extreme_eigenvalues", &extremes, py::arg("diagonal"), py::arg("beside"),
+             "The smallest and the largest eigenvalue of a symmetric tridiagonal matrix; NaN if it is not finite.");
 }
 
 }  // namespace linattn::bindings

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from conftest import ragged
+from conftest import needs_cpu, ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.exact import Exact
+from scipy.optimize import brentq
 
 import linattn_fast as la
 from linattn_fast.arrays.floats import gamma
 from linattn_fast.certificate.lower_bound import positive_factor, prove
+from linattn_fast.linalg import cholesky
 
 POSITIONS = ["last", "all", "causal"]
 
@@ -168,6 +170,54 @@ def test_a_cholesky_that_runs_to_the_end_is_not_enough(rng):
     values[0] = 1e-17
     singular = (U * values) @ U.T
     assert positive_factor((singular + singular.T) / 2) is None
+
+
+def shifted(moments, shift):
+    """D (G - (lost m + tau) rounding) D - backward tr - margin, as it is defined."""
+    lost, tau, rounding, backward, margin = shift
+    G, m = moments.gram(), moments.summand_sizes()
+    D = cholesky.power_of_two_scale(np.diag(G))
+    A = (G - np.diag((lost * m + tau) * rounding)) * D * D[:, None]
+    return A - (backward * np.trace(A) + margin) * np.eye(len(A))
+
+
+@needs_cpu
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("larger", range(5))
+def test_the_compiled_proof_takes_every_margin_into_account(rng, positions, chosen, larger):
+    """Each margin in turn is so large that a proof without it would go too far."""
+    d = 3
+    features = la.Features(d, pairs=[(0, 0), (0, 1), (1, 1), (2, 2)]) if chosen else None
+    moments = la.Moments(d, 0, positions=positions, features=features)
+    moments.update(rng.standard_normal((60, 5, d)) * [1.0, 3.0, 0.2])
+    margins = [1e-15, 0.0, 1.0 + 1e-15, 1e-14, 1e-14]
+    margins[larger] = [1e-3, 0.0, 1.5, 1e-4, 1e-3][larger]
+
+    def least(tau):
+        return np.linalg.eigvalsh(shifted(moments, (margins[0], tau, *margins[2:])))[0]
+
+    edge = brentq(least, 0.0, np.diag(moments.gram()).min(), xtol=1e-300, rtol=1e-12)
+    assert least(0.0) > 0
+    for tau, proved in ((edge * (1 - 1e-6), True), (edge * (1 + 1e-6), False)):
+        assert moments.gram_exceeds((margins[0], tau, *margins[2:])) is proved
+
+
+@needs_cpu
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("spread", [0.0, 3.0, 6.0])
+def test_the_compiled_proof_is_the_one_in_numpy(rng, monkeypatch, positions, spread):
+    """From healthy data to such as nothing is proved of, all queries and one-hot ones."""
+    for one_hot in (False, True):
+        Z = rng.standard_normal((200, 6, 3)) * 10.0 ** -np.array([0.0, spread / 2, spread])
+        if one_hot:
+            Z[:, -1] = np.eye(3)[rng.integers(3, size=200)]
+        moments = la.Moments(3, 0, positions=positions).update(Z)
+        estimate = max(np.linalg.eigvalsh(moments.second_moment())[0], 1e-300)
+        found = prove(moments, estimate)
+        with monkeypatch.context() as without:
+            without.setattr(la.Moments, "gram_exceeds", lambda *_: None)
+            assert prove(moments, estimate) == found
 
 
 def test_magnitudes_bound_the_summands_of_every_feature(rng):

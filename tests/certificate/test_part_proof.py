@@ -14,6 +14,7 @@ from linattn_fast.backend.choice import get_backend
 from linattn_fast.certificate import lower_bound, part_proof
 from linattn_fast.certificate.part_proof import part_of, prove_on_part, prove_positive
 from linattn_fast.certificate.ritz import largest_ritz_value, smallest_ritz_value
+from linattn_fast.features import compact
 from linattn_fast.features.samples import Samples
 from linattn_fast.linalg import cholesky
 from linattn_fast.moments.sums import MomentSums
@@ -154,12 +155,16 @@ def test_a_fit_proves_a_bound_close_to_lambda_min(rng, d, alpha, ridge):
 @pytest.mark.parametrize("d", [4, 8])
 def test_a_fit_factorises_once_to_solve_and_once_to_prove(rng, monkeypatch, d, alpha):
     made = []
-    factorise = cholesky.cholesky_in_place
-    for module in (cholesky, lower_bound):
-        monkeypatch.setattr(
-            module, "cholesky_in_place", lambda A: made.append(len(A)) or factorise(A)
-        )
+
+    def counted(module, name, size):
+        right = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a: made.append((name, size(*a))) or right(*a))
+
+    counted(cholesky, "cholesky_in_place", len)
+    counted(lower_bound, "cholesky_in_place", len)
+    counted(compact, "exceeds", lambda _, features, *rest: features.count)
     Z = rng.standard_normal((3000, 6, d))
     certificate = la.fit(Z, Z[:, 0], alpha=alpha, solver="cholesky").certificate
     assert "0.999 lambda_min" in certificate.evidence
-    assert made == [d * d * (d + 1) // 2] * 2
+    p = d * d * (d + 1) // 2
+    assert made == [("cholesky_in_place", p), ("exceeds", p)]

@@ -12,6 +12,7 @@ import pytest
 from conftest import needs_cpu
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from linattn_fast.arrays import compiled
 from linattn_fast.arrays.compiled import core
@@ -200,3 +201,28 @@ def test_a_signal_stops_a_long_factorisation():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+@needs_cpu
+@pytest.mark.parametrize("n", [1, 2, 5, 40, 64])
+@pytest.mark.parametrize("spread", [0.0, 4.0, 12.0])
+@pytest.mark.parametrize("size", [1e-220, 1.0, 1e220])
+def test_extreme_eigenvalues_are_those_of_lapack(rng, n, spread, size):
+    U = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    for values in (np.geomspace(1, 10.0**-spread, n), np.linspace(-1, 1, n), np.ones(n)):
+        A = (U * values) @ U.T * size
+        A = (A + A.T) / 2
+        expected = np.linalg.eigvalsh(A)[[0, -1]]
+        # Both reduce the matrix with errors of some n eps, and intervals end at 1e-12 of their ends
+        assert_allclose(cholesky._extremes(A), expected, rtol=2e-12, atol=20 * n * 2e-16 * size)
+
+
+@needs_cpu
+def test_extreme_eigenvalues_of_what_is_diagonal_or_not_finite():
+    assert_allclose(core.extreme_eigenvalues(np.array([3.0]), np.zeros(0)), (3, 3), rtol=2e-12)
+    found = core.extreme_eigenvalues(np.array([2.0, -5.0, 0.0]), np.zeros(2))
+    assert_allclose(found, (-5, 2), rtol=2e-12)
+    assert core.extreme_eigenvalues(np.zeros(4), np.zeros(3)) == (0, 0)
+    for bad in (np.nan, np.inf):
+        assert np.isnan(core.extreme_eigenvalues(np.array([1.0, bad]), np.zeros(1))).all()
+        assert np.isnan(core.extreme_eigenvalues(np.ones(2), np.array([bad]))).all()

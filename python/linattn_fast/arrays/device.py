@@ -129,7 +129,9 @@ def on_own_device(
 
     @wraps(method)
     def guarded(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with on_device(self.device):
+        if (number := self.device) is None:
+            return method(self, *args, **kwargs)
+        with on_device(number):
             return method(self, *args, **kwargs)
 
     return guarded

@@ -10,6 +10,7 @@ work in numpy.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +104,16 @@ def _finite_copy(xp: ModuleType, array: Any, name: str, ndim: int) -> npt.NDArra
     if not xp.isfinite(copy).all():
         raise ValueError(f"{name}: must be finite")
     return copy
+
+
+def all_finite(array: npt.NDArray[Any]) -> bool:
+    """Whether an array on the host has no NaN and no infinity.
+
+    A sum of squares that is finite tells, in one pass and without a second array; one that is not
+    may have overflowed.
+    """
+    quick = array.flags.c_contiguous and array.dtype.kind == "f"
+    return (quick and math.isfinite(np.vdot(array, array))) or bool(np.isfinite(array).all())
 
 
 # ----------------------------------------------------------------------------- what rounding may do

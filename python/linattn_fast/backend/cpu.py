@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.compiled import core
+from ..arrays.floats import all_finite
 from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
 from ..data.states import States
@@ -221,6 +222,6 @@ class CpuNormalOperator:
             sums: tuple[Floats, ...] = operation(*arrays, threads)
         except core.NonFiniteError:
             raise non_finite_error(self._tokens) from None
-        if not all(np.isfinite(array).all() for array in sums):
+        if not all(map(all_finite, sums)):
             raise non_finite_error(self._tokens)
         return sums

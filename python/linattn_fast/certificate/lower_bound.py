@@ -24,7 +24,8 @@ Two steps lead from Ghat to a bound on lambda_min(G); docs/certificate.md derive
    proves G >= tau I, and lambda_min(G / W) >= tau / W.
 
 Where Ghat is block diagonal (:mod:`linattn_fast.moments.factors`), so is the matrix of step 2, and
-Cholesky runs on its blocks.
+Cholesky runs on its blocks. Where compiled code reads the Gram, it forms and factorises that matrix
+in one call (``csrc/core/shifted_gram.hpp``); what bounds the roundings is made here either way.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ from ..moments.sums import MomentSums
 
 _FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
 """Shifts tau that are tried until one is proved, as fractions of the estimate of lambda_min."""
+_LITTLE = 1 + 8 * UNIT
+"""What a shift is multiplied with, for its own roundings."""
+_MARGIN = 32 * UNIT
+"""What is subtracted from a diagonal in [1/2, 2] for its roundings, half of it for the caller's."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +67,22 @@ def rounded_down(bound: float) -> float:
     return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
 
 
+def _backward(p: int) -> float:
+    """The factor c of step 2, with room for its own roundings and those of a trace."""
+    backward = gamma(2 * p + 10)
+    return 1.01 * backward / (1 - backward)
+
+
 def positive_factor(matrix: Floats) -> Floats | None:
     """L (p, p), where Cholesky proves a symmetric matrix positive semidefinite; overwrites it.
 
-    Half of the margin ``32 u`` is for the roundings of the caller, who scaled the diagonal into
-    [1/2, 2] and subtracted from it.
+    The caller has scaled the diagonal into [1/2, 2] and subtracted from it.
     """
     p = len(matrix)
     diagonal = matrix.reshape(-1)[:: p + 1]
     if not diagonal.min() > 0:  # also false for NaN
         return None
-    backward = gamma(2 * p + 10)
-    diagonal -= 1.01 * backward / (1 - backward) * float(diagonal.sum()) + 32 * UNIT
+    diagonal -= _backward(p) * float(diagonal.sum()) + _MARGIN
     if not diagonal.min() > 0:
         return None
     factor, failed = cholesky_in_place(matrix)
@@ -109,9 +118,12 @@ def prove(moments: MomentSums, estimate: float, fractions: Sequence[float] = _FR
 
 def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
+    known = moments.gram_exceeds((lost, tau, _LITTLE, _backward(moments.dimension), _MARGIN))
+    if known is not None:
+        return known
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN prove nothing
         A, scale, _ = moments.equilibrated_gram()
         # Scaled first, so that m is about one or more: otherwise lost m could be subnormal.
         shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
-        A.reshape(-1)[:: len(A) + 1] -= shift * (1 + 8 * UNIT)
+        A.reshape(-1)[:: len(A) + 1] -= shift * _LITTLE
     return positive_factor(A) is not None

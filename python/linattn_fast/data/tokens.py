@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import device_of, module_of, put, put_all, to_host
-from ..arrays.floats import as_array, as_floats, gradual_underflow
+from ..arrays.floats import all_finite, as_array, as_floats, gradual_underflow
 from ..arrays.libraries import axes_of
 from ..arrays.types import POSITIONS, Array, Floats, Kind, Positions
 
@@ -341,7 +341,7 @@ def as_targets(
 
 def non_finite_target_error(targets: Tokens, positions: Positions) -> ValueError | None:
     """Say where the first NaN or infinity in targets on the host is; None if there is none."""
-    if all(np.isfinite(part).all() for part in targets.arrays):
+    if all(map(all_finite, targets.arrays)):
         return None
     i, sequence = next((i, y) for i, y in enumerate(targets) if not np.isfinite(y).all())
     row, column = (int(k) for k in np.argwhere(~np.isfinite(sequence))[0])

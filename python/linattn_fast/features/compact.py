@@ -136,6 +136,24 @@ def equilibrated(
     return compiled.core.dense_gram(compact, q, k, triples, weight, ridge, sizes, get_num_threads())
 
 
+def exceeds(
+    compact: Array,
+    features: Features,
+    positions: Positions,
+    sizes: Floats,
+    magnitudes: Floats,
+    shift: tuple[float, float, float, float, float],
+) -> bool:
+    """Whether the Gram is proved to be more than a shift (csrc/core/shifted_gram.hpp).
+
+    ``sizes`` are its diagonal, (count,), and ``magnitudes`` those of what features are summed from.
+    In compiled code, which must be there.
+    """
+    q, k, triples = features.n_pairs, features.n_queries, is_triples(features, positions)
+    threads = get_num_threads()
+    return compiled.core.gram_exceeds(compact, q, k, triples, sizes, magnitudes, shift, threads)
+
+
 def sizes(compact: Array, features: Features, positions: Positions) -> tuple[Floats, Floats | None]:
     """The diagonal of the Gram, and the magnitudes if all pairs take part, (count,) each."""
     q, k = features.n_pairs, features.n_queries

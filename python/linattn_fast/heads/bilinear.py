@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ from ..features.cubic import head_coefficients
 from ..features.features import pair_count
 from ..linalg.factors import EPS
 from ..system.progress import Progress
+from .contractions import unit_matrix
 
 CALL_FLOPS = 2e5
 """Flops that take as long as the fixed cost of one product with J'MJ."""
@@ -70,9 +71,10 @@ class Metric:
     """The number of the pair (j,k), which is also that of (k,j), (d, d)."""
 
     @classmethod
+    @lru_cache(maxsize=64)
     def identity(cls, d: int) -> Metric:
         """The metric of the Frobenius norm of the coefficients."""
-        return cls(None, None, np.eye(d), pair_table(d))
+        return cls(None, None, unit_matrix(d), pair_table(d))
 
     @classmethod
     def of(cls, matrix: Floats, d: int) -> Metric:

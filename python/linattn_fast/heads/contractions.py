@@ -46,7 +46,7 @@ def beside(C: Floats, x: Floats) -> Floats:
     d = len(x)
     table = pair_table(d)
     weights = np.zeros((d, C.shape[1] // d))  # (j, pair)
-    weights[np.arange(d)[:, None], table] = x * (1 + np.eye(d))
+    weights[np.arange(d)[:, None], table] = 2 * x * halves(d)  # twice x on the diagonal
     return np.asarray((weights @ C.reshape(len(C), -1, d)).transpose(1, 0, 2))
 
 
@@ -56,6 +56,14 @@ def at_outputs(C: Floats, u: Floats, c: Floats) -> Floats:
     maps = (u @ C).reshape(m, -1, d)  # (m, pair, l)
     values = maps @ c[:, :, None]
     return np.asarray(values[:, :, 0].take(pair_table(d), axis=1) * halves(d))
+
+
+@lru_cache(maxsize=64)
+def unit_matrix(n: int) -> Floats:
+    """The identity matrix (n, n)."""
+    matrix = np.eye(n)
+    matrix.setflags(write=False)  # the same one for every caller
+    return matrix
 
 
 @lru_cache(maxsize=64)

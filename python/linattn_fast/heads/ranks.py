@@ -26,6 +26,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..linalg.factors import EPS
+from ..solvers.accuracy import norm
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
 from .contractions import at_outputs, unit_points
 from .span import (
@@ -66,7 +67,7 @@ class Ranks:
     def __init__(self, C: Floats, d: int, tol: float) -> None:
         self.C, self.d = C, d
         self.metric = Metric.identity(d)
-        self.size = float(np.linalg.norm(C))
+        self.size = norm(C)
         self.tolerance = max(tol, _reachable(len(C), d))
         """The tolerance asked for, but not below rounding."""
         self.threshold = self.tolerance * self.size
@@ -211,7 +212,7 @@ def _reachable(d_out: int, d: int) -> float:
     The SVD leaves out at most min(d_out d, d^2) values up to :func:`svd_tolerance`, and
     coefficients are sums of two entries of what it splits.
     """
-    return float(np.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d))
+    return math.sqrt(2 * min(d_out * d, d * d)) * svd_tolerance(d_out, d)
 
 
 def _largest_norm(rows: Floats) -> float:

@@ -25,6 +25,7 @@ from ..features.cubic import head_coefficients
 from ..features.features import feature_count, pair_count
 from ..linalg.factors import EPS
 from ..problem.interface import ShowProgress
+from ..solvers.accuracy import norm
 from ..solvers.solved import Solved
 from ..system.arguments import as_size
 from ..system.machine import same_bits
@@ -281,7 +282,7 @@ def _by_ranks(ranks: Ranks, budget: Budget) -> list[Descent]:
     """Heads that ranks give, brought to rounding where they are near; the nearest first."""
     ends: list[Descent] = []
     for V, Q in ranks.spans():
-        error = float(np.linalg.norm(head_coefficients(V, Q) - ranks.C))
+        error = norm(head_coefficients(V, Q) - ranks.C)
         near = ranks.rounding < error <= _PROMISING * ranks.size
         ends.append(ranks.nearest(V, Q, budget) if near else Descent(V, Q, error))
         if ends[-1].error <= ranks.threshold or budget.spent:
@@ -345,7 +346,7 @@ def _reported(
     tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
     recovery = Recovery(
         method,
-        residual=float(np.linalg.norm(head_coefficients(V, Q) - ranks.C)) / ranks.size,
+        residual=norm(head_coefficients(V, Q) - ranks.C) / ranks.size,
         at_least=ranks.least,
         tried=tuple(each for each in tried if each[0] != len(heads[0])),
         fewer_leave=ranks.residual_of_fewer(len(V) - 1) / ranks.size,

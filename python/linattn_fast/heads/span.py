@@ -47,7 +47,7 @@ import numpy as np
 
 from ..arrays.types import Floats
 from ..linalg.cholesky import cholesky_in_place, cholesky_solve
-from .contractions import at_squares, beside, unit_points
+from .contractions import at_squares, beside, unit_matrix, unit_points
 
 _TIMES, _TIMES_ONE = 2, 3
 """Equations over unknowns, at the least: with several outputs, and with one."""
@@ -106,12 +106,13 @@ def _span(x: Floats, U: Floats, near: Floats, base: int) -> Floats | None:
     Gt = G.transpose(0, 2, 1)
     at_points = Ut @ (x @ N.reshape(d, n * H)).reshape(m, n, H)
     right = x.T @ (Gt @ at_points).reshape(m, H * H)  # (j, gh)
-    weights = np.eye(H) - Gt @ G
+    identity = unit_matrix(H)
+    weights = identity - Gt @ G
     squares = (x[:, :, None] * x[:, None, :]).reshape(m, d * d)
     matrix = (squares.T @ weights.reshape(m, H * H)).reshape(d, d, H, H)  # (j, i, g, h)
     # X(x0) = I, as one more point whose weights are one
-    right += np.outer(x0, np.eye(H))
-    matrix += np.multiply.outer(np.outer(x0, x0), np.eye(H))
+    right += x0[:, None] * identity.reshape(-1)
+    matrix += (x0[:, None] * x0)[:, :, None, None] * identity
     factor, failed = cholesky_in_place(
         np.ascontiguousarray(matrix.transpose(0, 2, 1, 3)).reshape(d * H, d * H)
     )

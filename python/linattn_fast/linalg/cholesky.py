@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from ..arrays import compiled
 from ..arrays.device import is_on_device, module_of, put, to_host
-from ..arrays.types import Floats
+from ..arrays.types import Floats, Mask
 from ..system.machine import get_num_threads
 from . import device_algebra
 from .factors import EPS, MARGIN, MOST_CONDITION, Factorisation, NotSafe
@@ -36,6 +37,9 @@ _DENSE_UP_TO = 64
 _INVERSE_STEPS, _FORWARD_STEPS = 8, 4
 """Products, of eight vectors each, that the smallest and the largest eigenvalue are estimated with;
 spectra of cubic features are dense below, and a few eigenvalues stand out above."""
+
+_INTERVAL = 1e-11
+"""Relative width of the intervals in which eigenvalues are found; equal ones may change places."""
 
 Operator: TypeAlias = Callable[[Floats], Floats]
 """A linear map of vectors (p,)."""
@@ -306,22 +310,33 @@ def ritz_values(factor: CholeskyFactor) -> tuple[float, float] | None:
     if compiled.MISSING is not None or is_on_device(L):
         return None
     if len(scale) <= _DENSE_UP_TO:
-        lower = np.tril(L) / scale[:, None]
-        values = _eigenvalues(lower @ lower.T)
-        found = float(values[0]), float(values[-1])
+        lower = np.where(_lower_triangle(len(L)), L, 0.0) / scale[:, None]
+        found = _extremes(lower @ lower.T)
     else:
         inverse, forward = (
-            float(_eigenvalues(compiled.core.krylov_projection(L, scale, turned, steps))[-1])
+            _extremes(compiled.core.krylov_projection(L, scale, turned, steps))[1]
             for turned, steps in ((True, _INVERSE_STEPS), (False, _FORWARD_STEPS))
         )
         found = 1 / inverse if inverse > 0 else 0.0, forward
-    return found if 0 < found[0] <= found[1] < np.inf else None
+    smallest, largest = found
+    if not 0 < smallest <= largest * (1 + _INTERVAL) < np.inf:
+        return None
+    return smallest, max(smallest, largest)
 
 
-def _eigenvalues(matrix: Floats) -> Floats:
-    """Eigenvalues of a small symmetric matrix, ascending; NaN where it is not finite."""
-    values, _, failed = lapack.dsyevd(matrix, compute_v=0)
-    return np.asarray(values) if failed == 0 else np.full(len(matrix), np.nan)
+def _extremes(matrix: Floats) -> tuple[float, float]:
+    """Smallest and largest eigenvalue of a small symmetric matrix; NaN where it is not finite.
+
+    The matrix, in C order, is overwritten.
+    """
+    _, diagonal, beside, _, _ = lapack.dsytrd(matrix.T, overwrite_a=True)
+    return compiled.core.extreme_eigenvalues(diagonal, beside)
+
+
+@lru_cache(maxsize=8)
+def _lower_triangle(n: int) -> Mask:
+    """Where a matrix (n, n) has its lower triangle."""
+    return np.tri(n, dtype=bool)
 
 
 def _from_host(apply: Operator, place: Floats) -> Operator:

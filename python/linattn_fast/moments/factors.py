@@ -23,6 +23,7 @@ theirs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -263,7 +264,7 @@ def rounding_steps_of(moments: MomentSums) -> int:
     A float32 rounding is 2^29 times a float64 one, and n of random sign add up like sqrt(n).
     """
     wide, narrow = moments.rounding_steps, moments.accumulation.narrow
-    return wide + int(2**29 * np.sqrt(narrow))
+    return wide + int(2**29 * math.sqrt(narrow))
 
 
 def factorise_moments(

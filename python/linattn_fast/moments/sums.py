@@ -48,10 +48,9 @@ def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: 
     totals = engine.moments(samples, precision, progress=progress)
     how, features = totals.accumulation, samples.features
     with on_device(device_of(totals.gram)):
-        largest = float(compact.diagonal(totals.gram, features, samples.positions).max())
-    if (
-        largest < _SMALLEST
-    ):  # of chosen features, and of states, all may be zero where queries are not
+        largest = float(compact.sizes(totals.gram, features, samples.positions)[0].max())
+    # Of chosen features, and of states, all may be zero where queries are not
+    if largest < _SMALLEST:
         some = features.everything and features.sums_cancel and _some_query(samples)
         if some or (largest > 0 and how.underflow):
             raise underflow_error(samples.tokens, samples.weights)
@@ -234,6 +233,19 @@ class MomentSums:
     def equilibrated_gram(self) -> Equilibrated:
         """A = D G D, D from the diagonal of G: what proofs are about; on the host."""
         return self._equilibrated(self._own_sizes()[0], 1.0, 0.0)
+
+    def gram_exceeds(self, shift: tuple[float, float, float, float, float]) -> bool | None:
+        """Whether Cholesky proves that the Gram is more than a shift; None without compiled code.
+
+        ``shift`` has the numbers of ``csrc/core/shifted_gram.hpp``, which does the same as
+        :mod:`linattn_fast.certificate.lower_bound` in one call.
+        """
+        gram = self.sums.gram
+        if not compact.is_compiled(gram):
+            return None
+        self._require_dense()
+        own, larger = self._own_sizes()[0], self.summand_sizes()
+        return compact.exceeds(gram, self.features, self.positions, own, larger, shift)
 
     def _equilibrated(self, sizes: Floats, weight: float, alpha: float) -> Equilibrated:
         gram = self.sums.gram

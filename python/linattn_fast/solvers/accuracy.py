@@ -141,12 +141,12 @@ def refine_on_data(
             steps.pop()
             break
         g = sums.gradient / total_weight
-        change: Floats = factor.solve(g.T - alpha * C.T).T
-        own, step = _steps(change, C, factor.scale)
+        change: Floats = factor.solve(g.T if alpha == 0 else g.T - alpha * C.T).T
+        own, step = _steps(change, C, size, factor.scale)
         if len(steps) == _MOST_STEPS or not step <= (decisive[-1] / 2 if decisive else 0.5):
             break
-        gain = float((change * g).sum()) + alpha * float((change * (C + change)).sum())
         last, C = (C, error, objective), C + change
+        gain = float(xp.vdot(change, g)) + (alpha * float(xp.vdot(change, C)) if alpha else 0.0)
         steps.append(own)
         decisive.append(step)
         if step < np.sqrt(EPS) and trusted:
@@ -160,12 +160,15 @@ def refine_on_data(
     return Solution(C, tuple(steps), error)
 
 
-def _steps(change: Floats, C: Floats, scale: Floats) -> tuple[float, float]:
-    """Relative size of a change in the caller's units, and in those of A if that is larger."""
-    if 0.0 in (size := (norm(C), norm(C / scale))):
+def _steps(change: Floats, C: Floats, size: float, scale: Floats) -> tuple[float, float]:
+    """Relative size of a change in the caller's units, and in those of A if that is larger.
+
+    ``size`` is the norm of C.
+    """
+    if 0.0 in (sizes := (size, norm(C / scale))):
         return np.inf, np.inf
-    own, equilibrated = norm(change) / size[0], norm(change / scale) / size[1]
-    return own, max(own, equilibrated) if np.isfinite(own + equilibrated) else np.inf
+    own, equilibrated = norm(change) / sizes[0], norm(change / scale) / sizes[1]
+    return own, max(own, equilibrated) if math.isfinite(own + equilibrated) else np.inf
 
 
 # ------------------------------------------------------------------------ what is left of errors
@@ -222,7 +225,7 @@ def bound(
         C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
         sizes = norm(C / D) + target
-        kappa = np.sqrt(condition)
+        kappa = math.sqrt(condition)
         rounding *= larger**2 if residual is None else larger
         moved = condition * sizes if residual is None else kappa * sizes + condition * residual
         error = rounding * moved * (D.max() / norm(C))
@@ -287,25 +290,25 @@ def error_of_factorised(
         return None
     if moments.accumulation.underflow:
         return None
-    energy = float(moments.sums.energy.sum()) / moments.required_weight()
-    ridge = np.sqrt(alpha) * norm(solution.coefficients)
+    weight = moments.required_weight()
+    ridge = math.sqrt(alpha) * norm(solution.coefficients) if alpha else 0.0
     estimate = partial(
         bound,
         solution.coefficients,
         factor.scale,
         condition=factor.condition,
-        target=float(np.sqrt(energy)),
+        target=math.sqrt(float(moments.sums.energy.sum()) / weight),
         full_rank=factor.rank == p,
         ridge=alpha,
-        squares=moments.gram_diagonal() / moments.required_weight(),
-        summands=moments.summand_sizes() / moments.required_weight(),
+        squares=moments.gram_diagonal() / weight,
+        summands=moments.summand_sizes() / weight,
     )
     level = rounding_level(p, rounding_steps_of(moments))
     if factor.name != "qr" and not solution.refinements:
         return estimate(rounding=level, residual=None)
     rounding = rounding_of_data(n, p, moments.accumulation.longest)
     error = estimate(
-        rounding=rounding, residual=float(np.hypot(np.sqrt(solution.mean_squared_error), ridge))
+        rounding=rounding, residual=math.hypot(math.sqrt(solution.mean_squared_error), ridge)
     )
     if error is None or factor.name == "qr":
         return error

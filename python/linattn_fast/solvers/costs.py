@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
 from .conjugate_gradients.narrow import WORTHWHILE
 from .conjugate_gradients.restarts import TOLERANCE
-from .rates import rates
+from .rates import Rates, rates
 
 _SVD = 22
 """Multiples of p^3 flops that an SVD with vectors takes."""
@@ -135,14 +136,35 @@ def predict(
     narrow
         Whether they may take passes in float32.
     """
-    q, k, p, n = features.n_pairs, features.n_queries, features.count, n_samples
-    threads, rate = usable_cores(), rates()
+    sizes = features.d, features.n_pairs, features.n_queries
     triples = positions == "all" and features.everything
+    how = proof, ridge, data_bytes, kept, narrow, usable_cores(), rates()
+    return _predicted(sizes, d_out, triples, n_samples, columns, *how)
+
+
+@lru_cache(maxsize=64)
+def _predicted(
+    sizes: tuple[int, int, int],
+    d_out: int,
+    triples: bool,
+    n_samples: int,
+    columns: int,
+    proof: bool,
+    ridge: float,
+    data_bytes: int,
+    kept: bool,
+    narrow: bool,
+    threads: int,
+    rate: Rates,
+) -> Costs:
+    """The seconds of :func:`predict`, remembered: many fits have the sizes of the one before."""
+    (d, q, k), n = sizes, n_samples
+    p = q * k
     gram = columns * (q**3 / 3 if triples else q * q * k * k / 2) / rate.gram / threads
     factor = p**3 / 3 / rate.cholesky / threads
     dense = 8 * p * p / rate.bytes
     # Tokens are read, and S is formed of them, 2 q flops a token of d numbers
-    reading = data_bytes / rate.bytes + data_bytes / 8 / features.d * 2 * q / rate.gram / threads
+    reading = data_bytes / rate.bytes + data_bytes / 8 / d * 2 * q / rate.gram / threads
     work = 4.0 * columns * p
     exact_pass = work / rate.float64_pass / threads
     fast = rate.float32_pass if narrow and work >= WORTHWHILE else rate.float64_pass
@@ -359,11 +381,11 @@ def _slabs_bytes(n_samples: int, entries: int) -> int:
     return 8 * entries * compiled.core.pass_slabs(min(n_samples, most), min(entries, most))
 
 
-def _pcg_bytes(features: Features, d_out: int, n_samples: int) -> int:
+def _pcg_bytes(q: int, k: int, d_out: int, n_samples: int, threads: int) -> int:
     """Number of bytes of conjugate gradients whose samples are made anew in every pass."""
-    q, k, p = features.n_pairs, features.n_queries, features.count
+    p = q * k
     # The blocks at work, one a thread.
-    rows = 8 * compiled.BLOCK_STRIDE * (3 * q + 4 * (k + d_out)) * get_num_threads()
+    rows = 8 * compiled.BLOCK_STRIDE * (3 * q + 4 * (k + d_out)) * threads
     factors = q * q + k * k + q * k
     # Sums of the Kronecker factors; then their eigenvectors, with LAPACK's work space, beside the
     # vectors of the iteration and, once more for the certificate, the sums of a pass.
@@ -420,8 +442,30 @@ def _bytes_by_solver(
     features: Features, d_out: int, positions: Positions, n_samples: int | None
 ) -> dict[str, int]:
     """The estimate of :func:`estimate_memory`, for sizes that have been checked."""
-    q, k, p = features.n_pairs, features.n_queries, features.count
+    q, k = features.n_pairs, features.n_queries
+    formed = pair_count(features.d) + features.d if features.sums_cancel else q + k
     moments = compact_bytes(features, d_out, positions)
+    how = get_num_threads(), compiled.MISSING is None
+    return dict(_counted_bytes(q, k, formed, d_out, moments, n_samples, *how))
+
+
+@lru_cache(maxsize=64)
+def _counted_bytes(
+    q: int,
+    k: int,
+    formed: int,
+    d_out: int,
+    moments: int,
+    n_samples: int | None,
+    threads: int,
+    own_code: bool,
+) -> dict[str, int]:
+    """Count the bytes, and remember them: many fits have the sizes of the one before.
+
+    ``formed`` counts the numbers of a sample that the kernel is made of; ``own_code`` says whether
+    the compiled extension is there, whose buffers count.
+    """
+    p = q * k
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
         "moments": 2 * moments,
@@ -435,8 +479,7 @@ def _bytes_by_solver(
     if n_samples is not None:
         n = n_samples
         # The kernel and the product it is formed from; s, z and their copies; the answer.
-        estimate["pcg"] = _pcg_bytes(features, d_out, n)
-        formed = pair_count(features.d) + features.d if features.sums_cancel else q + k
+        estimate["pcg"] = _pcg_bytes(q, k, d_out, n, threads)
         estimate["dual"] = 8 * (2 * n * n + 3 * n * (formed + d_out)) + 4 * vectors
     return estimate
 
