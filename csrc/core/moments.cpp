@@ -20,9 +20,9 @@ namespace {
 constexpr std::int64_t blocks_budget_bytes = 4 << 20;
 // Tasks that use a block's factors before the next block's take their place in the L2 cache.
 constexpr std::int64_t tasks_at_once = 8;
-// One problem after the other: as many columns of the Gram at most are multiplied without being packed, and so many
-// blocks are kept.
-constexpr std::int64_t few_columns = 21, kept_blocks = 8;
+// One problem after the other: as many columns of the Gram at most are multiplied without being packed, which is faster
+// up to five coordinates with every instruction set, and so many blocks are kept.
+constexpr std::int64_t few_columns = 15, kept_blocks = 8;
 
 // A task's rows: what they multiply, where they go, and a panel of them packed. One per thread.
 struct TaskRows {
