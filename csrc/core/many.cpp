@@ -4,13 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "../common/index.hpp"
 #include "../common/team.hpp"
 #include "moments.hpp"
-#include "normal_equations.hpp"
 #include "triangular.hpp"
 
 namespace linattn {
@@ -19,6 +17,9 @@ namespace {
 
 // From so many features on, the blocked factorisation is faster than rows one by one.
 constexpr std::int64_t blocked_features = 128;
+
+// Problems that a thread takes at a time.
+constexpr std::int64_t most_at_once = 16;
 
 // Mean squares of features beyond which products have lost digits to underflow, or may overflow.
 constexpr double smallest = 1e-280, largest = 1e280;
@@ -65,7 +66,6 @@ class SmallProblem {
         gram_(static_cast<std::size_t>(gram_size(data))),
         cross_(static_cast<std::size_t>(data.d_out() * p_)),
         energy_(static_cast<std::size_t>(data.d_out())),
-        gradient_(cross_.size()),
         upper_(p_ * stride_),
         inverse_(p_ * stride_),
         reciprocals_(stride_),
@@ -118,8 +118,7 @@ class SmallProblem {
 
   // The mean of ||C h - y||^2, sample by sample.
   double error_on_data(const double* C) {
-    if (!store_) store_.emplace(kernels_, data_, /*keep=*/false);
-    residual_gradient(*store_, C, 1, [](std::int64_t) {}, gradient_.data(), energy_.data());
+    moments_.squared_error(C, energy_.data());
     double sum = 0;
     for (const double each : energy_) sum += each;
     return sum / weight_;
@@ -179,8 +178,7 @@ class SmallProblem {
   const std::vector<std::int64_t>& places_;
   std::int64_t p_, stride_;
   SerialMoments moments_;
-  std::optional<SampleStore> store_;
-  std::vector<double> gram_, cross_, energy_, gradient_;
+  std::vector<double> gram_, cross_, energy_;
   Buffer upper_, inverse_;  // p rows of `stride`
   Buffer reciprocals_, x_;  // of the pivots; one right-hand side
   std::vector<double> scale_, sums_;
@@ -205,12 +203,16 @@ void solve_many(const Kernels& kernels, const Samples& all, std::int64_t problem
     Tokens tokens = tokens_of(all.tokens, 0), targets = tokens_of(*all.targets, 0);
     const Samples data{tokens, &targets, nullptr, all.positions, all.selection};
     SmallProblem small(kernels, data, weight, places);
-    team.for_each(problems, [&](std::int64_t b) {
-      tokens = tokens_of(all.tokens, b);
-      targets = tokens_of(*all.targets, b);
-      out.condition[b] = small.solve(alphas[b], out.coefficients + b * d_out * p, out.energy + b, out.error + b);
-      const std::int64_t so_far = ++done;
-      if (rank == 0) monitor(so_far);
+    // Some at a time, because tokens that come next in memory are asked for ahead.
+    const std::int64_t at_once = std::clamp<std::int64_t>(problems / (8 * threads), 1, most_at_once);
+    team.for_each((problems + at_once - 1) / at_once, [&](std::int64_t task) {
+      for (std::int64_t b = task * at_once; b < std::min(problems, (task + 1) * at_once); ++b) {
+        tokens = tokens_of(all.tokens, b);
+        targets = tokens_of(*all.targets, b);
+        out.condition[b] = small.solve(alphas[b], out.coefficients + b * d_out * p, out.energy + b, out.error + b);
+        const std::int64_t so_far = ++done;
+        if (rank == 0) monitor(so_far);
+      }
     });
   });
 }

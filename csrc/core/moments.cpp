@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "../common/block_sizes.hpp"
 #include "../common/index.hpp"
 #include "../common/team.hpp"
 #include "floating_point.hpp"
+#include "normal_equations.hpp"
 #include "slabs.hpp"
 
 namespace linattn {
@@ -18,6 +20,9 @@ namespace {
 constexpr std::int64_t blocks_budget_bytes = 4 << 20;
 // Tasks that use a block's factors before the next block's take their place in the L2 cache.
 constexpr std::int64_t tasks_at_once = 8;
+// One problem after the other: as many columns of the Gram at most are multiplied without being packed, which is faster
+// up to five coordinates with every instruction set, and so many blocks are kept.
+constexpr std::int64_t few_columns = 15, kept_blocks = 8;
 
 // A task's rows: what they multiply, where they go, and a panel of them packed. One per thread.
 struct TaskRows {
@@ -189,6 +194,43 @@ class MomentProduct {
   std::vector<RowPair> squares_;  // rows of s that hold S_jj and S_kk, for each chosen pair (j, k)
 };
 
+// The same sums from rows as they lie, for few columns; last and causal, in float64.
+class RowProduct {
+ public:
+  RowProduct(const Kernels& kernels, const Samples& data) : kernels_(kernels), data_(data) {
+    const std::int64_t q = data.pairs(), k = data.queries();
+    for (Pair pair{0, 0}; pair.j < q; pair = next_pair(pair, q)) append(pairs_, pair.j, pair.k);
+    for (std::int64_t a = 0; a < data.d_out(); ++a) {
+      for (std::int64_t l = 0; l < k; ++l) {
+        append(targets_, a, data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(l)] : l);
+      }
+    }
+  }
+
+  // sums += those over the samples of one block.
+  void add(const SampleBlock& block, const MomentSums& sums) const {
+    multiply(block.left(), block.left(), pairs_, block.query_rows.data(), pair_count(data_.queries()), block.samples,
+             sums.gram);
+    multiply(block.targets.data(), block.z.data(), targets_, block.left(), data_.pairs(), block.samples, sums.cross);
+  }
+
+ private:
+  static void append(std::vector<RowPair>& pairs, std::int64_t x, std::int64_t y) {
+    pairs.push_back({static_cast<std::int32_t>(x), static_cast<std::int32_t>(y)});
+  }
+
+  void multiply(const double* left, const double* right, const std::vector<RowPair>& pairs, const double* columns,
+                std::int64_t count, std::int64_t samples, double* out) const {
+    kernels_.multiply_rows(left, right, pairs.data(), static_cast<std::int64_t>(pairs.size()), columns, count, samples,
+                           out);
+  }
+
+  const Kernels& kernels_;
+  const Samples& data_;
+  std::vector<RowPair> pairs_;    // rows (u, v) of the Gram
+  std::vector<RowPair> targets_;  // rows (a, l) of the cross moment: of y and z
+};
+
 struct Work {
   const Kernels& kernels;
   const Samples& data;
@@ -269,13 +311,18 @@ struct SlabWorker {
         carry(work.pairs()),
         next(work.pairs()) {}
 
-  // sums += block b; `first` says that it does not follow the block before.
-  void add(const Work& work, std::int64_t b, bool first, const MomentSums& sums) {
+  // out = block b with its factors; `first` says that it does not follow the block before.
+  void fill(const Work& work, std::int64_t b, bool first, SampleBlock& out) {
     if (first) filler.carry_into(b, carry.data());
-    filler.fill(block, b);
-    carry_over(block, filler.block_size(b), work.pairs(), carry.data(), next.data());
-    filler.finish(block, block.continues ? carry.data() : nullptr);
+    filler.fill(out, b);
+    carry_over(out, filler.block_size(b), work.pairs(), carry.data(), next.data());
+    filler.finish(out, out.continues ? carry.data() : nullptr);
     std::swap(carry, next);
+  }
+
+  // sums += block b.
+  void add(const Work& work, std::int64_t b, bool first, const MomentSums& sums) {
+    fill(work, b, first, block);
     for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, sums);
     add_energy(block, sums.energy);
   }
@@ -308,17 +355,54 @@ std::int64_t accumulate_by_slabs(const Work& work, int threads, const MomentSums
 
 }  // namespace
 
+// One problem's sums at a time, and its samples where they are few.
 struct SerialMoments::Parts {
   Parts(const Kernels& kernels, const Samples& data)
       : product(kernels, data, Precision::float64, /*with_gram=*/true, /*with_sizes=*/false),
         work{kernels, data, Precision::float64, monitor, product, underflow},
-        worker(work) {}
+        worker(work) {
+    if (data.positions == Positions::all || pair_count(data.queries()) > few_columns || work.blocks() > kept_blocks) {
+      return;
+    }
+    rows.emplace(kernels, data);
+    for (std::int64_t b = 0; b < work.blocks(); ++b) blocks.emplace_back(data, Precision::float64, Factors::rows);
+    by_query = Buffer(data.d_out() * data.queries() * data.pairs());
+    chosen_z = Buffer(data.queries() * block_stride);
+    maps = Buffer(data.d_out() * data.queries() * block_stride);
+    answers = Buffer(data.d_out() * block_stride);
+  }
+
+  // squared_error (d_out) = sum w (y - C h)^2 over the samples of a block that is kept.
+  void add_squared_error(const SampleBlock& block, double* squared_error) const {
+    const std::int64_t k = work.data.queries(), d_out = work.data.d_out();
+    const double* z = block.z.data();
+    if (block.selected) {
+      for (std::int64_t l = 0; l < k; ++l) {
+        const std::int64_t row = work.data.selection->queries[static_cast<std::size_t>(l)];
+        std::copy_n(z + row * block_stride, block.samples, chosen_z.data() + l * block_stride);
+      }
+      z = chosen_z.data();
+    }
+    work.kernels.apply(by_query.data(), d_out * k, work.data.pairs(), block.left(), block_stride, maps.data());
+    work.kernels.contract(maps.data(), d_out, k, z, block_stride, answers.data());
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      const double *y = block.y.data() + a * block_stride, *f = answers.data() + a * block_stride;
+      double sum = 0;
+      for (std::int64_t i = 0; i < block.samples; ++i) sum += block.weights.data()[i] * (y[i] - f[i]) * (y[i] - f[i]);
+      squared_error[a] += sum;
+    }
+  }
 
   std::atomic<bool> underflow{false};
   const Monitor monitor;
   const MomentProduct product;
   const Work work;
   SlabWorker worker;
+  std::optional<RowProduct> rows;            // where products are taken of rows
+  std::vector<SampleBlock> blocks;           // then all of them are kept
+  Buffer by_query, chosen_z, maps, answers;  // C as (d_out k, q); k, d_out k and d_out rows of a block
+  std::optional<SampleStore> store;          // else
+  std::vector<double> gradient;
 };
 
 SerialMoments::SerialMoments(const Kernels& kernels, const Samples& data)
@@ -327,7 +411,35 @@ SerialMoments::SerialMoments(const Kernels& kernels, const Samples& data)
 SerialMoments::~SerialMoments() = default;
 
 void SerialMoments::add(const MomentSums& sums) {
-  for (std::int64_t b = 0; b < parts_->work.blocks(); ++b) parts_->worker.add(parts_->work, b, b == 0, sums);
+  Parts& parts = *parts_;
+  for (std::int64_t b = 0; b < parts.work.blocks(); ++b) {
+    if (!parts.rows) {
+      parts.worker.add(parts.work, b, b == 0, sums);
+      continue;
+    }
+    SampleBlock& block = parts.blocks[static_cast<std::size_t>(b)];
+    parts.worker.fill(parts.work, b, b == 0, block);
+    parts.rows->add(block, sums);
+    add_energy(block, sums.energy);
+  }
+}
+
+void SerialMoments::squared_error(const double* C, double* squared_error) {
+  Parts& parts = *parts_;
+  const Samples& data = parts.work.data;
+  const std::int64_t q = data.pairs(), k = data.queries(), d_out = data.d_out();
+  if (!parts.rows) {
+    if (!parts.store) parts.store.emplace(parts.work.kernels, data, /*keep=*/false);
+    parts.gradient.resize(static_cast<std::size_t>(d_out * q * k));
+    return residual_gradient(*parts.store, C, 1, [](std::int64_t) {}, parts.gradient.data(), squared_error);
+  }
+  for (std::int64_t a = 0; a < d_out; ++a) {
+    for (std::int64_t u = 0; u < q; ++u) {
+      for (std::int64_t l = 0; l < k; ++l) parts.by_query.data()[(a * k + l) * q + u] = C[(a * q + u) * k + l];
+    }
+  }
+  std::fill_n(squared_error, d_out, 0.0);
+  for (const SampleBlock& block : parts.blocks) parts.add_squared_error(block, squared_error);
 }
 
 std::int64_t gram_size(const Samples& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }

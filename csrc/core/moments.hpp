@@ -45,6 +45,8 @@ class SerialMoments {
   SerialMoments(const Kernels& kernels, const Samples& data);
   ~SerialMoments();
   void add(const MomentSums& sums);
+  // squared_error (d_out) = sum w (y - C h)^2 over the problem that was added last, for C (d_out x p).
+  void squared_error(const double* C, double* squared_error);
 
  private:
   struct Parts;

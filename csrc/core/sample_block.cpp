@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "../common/index.hpp"
 
@@ -54,8 +55,9 @@ double scale_of(int exponent) { return std::ldexp(1.0, std::clamp(exponent, -100
 
 // ------------------------------------------------------------------------------------------------ SampleBlock
 
-SampleBlock::SampleBlock(const Samples& data, Precision precision, bool products)
+SampleBlock::SampleBlock(const Samples& data, Precision precision, Factors form)
     : selected(data.selection != nullptr),
+      factors(form),
       s((data.formed_pairs() + (data.forms_few() ? 1 : 0)) * block_stride),
       weights(block_stride),
       y(data.d_out() * block_stride),
@@ -69,7 +71,8 @@ SampleBlock::SampleBlock(const Samples& data, Precision precision, bool products
     weighted_z = Buffer(d * block_stride);
   }
   if (selected) chosen_s = Buffer(pairs * block_stride);
-  if (!products) return;
+  if (factors == Factors::rows) query_rows = Buffer(columns * block_stride);
+  if (factors != Factors::packed) return;
   if (!all) left_groups = Buffer((pairs + sample_quantum) * block_samples);
   pair_columns = Buffer(pairs * block_samples);
   if (selected) size_columns = Buffer(data.queries() * block_samples);
@@ -228,9 +231,11 @@ void BlockFiller::weigh(SampleBlock& block) {
   }
   for (std::size_t a = 0; a < block.energy.size(); ++a) {
     const double* y = block.y.data() + static_cast<std::int64_t>(a) * block_stride;
-    double energy = 0.0;
-    for (std::int64_t i = 0; i < block.samples; ++i) energy += all ? w[i] * y[i] : w[i] * y[i] * y[i];
-    block.energy[a] = energy;
+    double sums[sample_quantum] = {};  // side by side: they do not wait for one another
+    for (std::int64_t i = 0; i < block.samples; i += sample_quantum) {
+      for (std::int64_t j = i; j < i + sample_quantum; ++j) sums[j - i] += all ? w[j] * y[j] : w[j] * y[j] * y[j];
+    }
+    block.energy[a] = std::accumulate(sums, sums + sample_quantum, 0.0);
   }
 }
 
@@ -259,7 +264,20 @@ void BlockFiller::finish(SampleBlock& block, const double* carry) {
     scale_rows(block.s.data(), data_.formed_pairs(), block.weights.data(), block.samples, block.weighted_s.data());
     if (block.selected) choose_weighted(block);
   }
-  pack(block);
+  if (block.factors == Factors::rows) {
+    multiply_queries(block);
+  } else {
+    pack(block);
+  }
+}
+
+void BlockFiller::multiply_queries(SampleBlock& block) {
+  double* out = block.query_rows.data();
+  for (const auto& [l, m] : query_pairs_) {
+    const double *left = block.weighted_z.data() + l * block_stride, *right = block.z.data() + m * block_stride;
+    for (std::int64_t i = 0; i < block.samples; ++i) out[i] = left[i] * right[i];
+    out += block_stride;
+  }
 }
 
 void BlockFiller::choose_weighted(SampleBlock& block) {

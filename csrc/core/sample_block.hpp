@@ -25,9 +25,12 @@ enum class Precision { float64, mixed };
 double shrinking(int exponent);
 double scale_of(int exponent);
 
+// In which form a block has the factors of the Gram and of the cross moment: not at all (only what complete() leaves,
+// the rows of the samples themselves), packed, or as rows.
+enum class Factors { none, packed, rows };
+
 struct SampleBlock {
-  // Without `products`, only what complete() leaves: the rows of the samples themselves.
-  SampleBlock(const Samples& data, Precision precision, bool products = true);
+  SampleBlock(const Samples& data, Precision precision, Factors factors = Factors::packed);
 
   // Left rows of the Gram's products, and of the cross moment (all).
   const double* left() const { return (selected ? chosen_s : s).data(); }
@@ -35,6 +38,7 @@ struct SampleBlock {
   const double* left_targets() const { return (selected ? chosen_targets : targets).data(); }
 
   bool selected;
+  Factors factors;
   std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
   Buffer s;                  // formed_pairs() rows of block_stride, and one more (forms_few)
   Buffer weights;            // one row: w, zero in columns without a sample
@@ -46,6 +50,7 @@ struct SampleBlock {
   Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;
   Buffer left_groups;    // left rows once more, in groups (last, causal)
   Buffer query_columns;  // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
+  Buffer query_rows;     // the same as rows (Factors::rows)
   Buffer pair_columns;   // packed s, or w s (all): right factor of the cross moment, and of triples
   Buffer size_columns;   // packed w z_l^2, or w s_ll (all), of chosen queries: right factor of the sizes of summands
   std::vector<double> energy;  // d_out: sum of w y^2 over the block
@@ -76,7 +81,7 @@ class BlockFiller {
   // are whole then, left() included. Throws NonFinite.
   void complete(SampleBlock& block, const double* carry);
 
-  // The same, and packs the factors of the Gram and of the cross moment.
+  // The same, and makes the factors of the Gram and of the cross moment.
   void finish(SampleBlock& block, const double* carry);
 
   // Rows of s that hold the pairs (l, m), l <= m, of chosen queries.
@@ -93,6 +98,7 @@ class BlockFiller {
   void weights_of(std::int64_t first, std::int64_t count, double* weights) const;
   void weigh(SampleBlock& block);
   void choose_weighted(SampleBlock& block);
+  void multiply_queries(SampleBlock& block);
   void pack(SampleBlock& block);
   void pack_narrow(SampleBlock& block);
 

@@ -28,7 +28,7 @@ SampleReader::SampleReader(SampleStore& store, bool rows)
     : store_(store),
       make_(rows || !store.complete_),
       filler_(store.kernels_, store.filled_, Precision::float64),
-      block_(store.filled_, Precision::float64, /*products=*/false),
+      block_(store.filled_, Precision::float64, Factors::none),
       carry_(store.data_.formed_pairs()),
       next_carry_(store.data_.formed_pairs()) {}
 

@@ -78,6 +78,15 @@ void gather_and_prefetch(const Sequence* sequences, const Sequence* next, std::i
         transpose(square);
         for (int i = 0; i < lanes; ++i) *vectors(out + (done + i) * stride + lane) = square[i];
       }
+      if (lanes > 2 && done + lanes / 2 <= run) {
+        Lanes square[lanes];
+        for (int i = 0; i < lanes; ++i) {
+          square[i] = join(load_half(static_cast<const T*>(sequences[lane + i].data) + first * d + done), HalfLanes{});
+        }
+        transpose(square);
+        for (int i = 0; i < lanes / 2; ++i) *vectors(out + (done + i) * stride + lane) = square[i];
+        done += lanes / 2;
+      }
       for (; done < run; ++done) {
         for (int i = 0; i < lanes; ++i) {
           out[done * stride + lane + i] =

@@ -140,3 +140,33 @@ inline void transpose(Lanes* r) {
   }
 }
 #endif
+
+// The sum of the lanes of r[i], in lane i: halves that two vectors keep of each other, in every step.
+#if LINATTN_VECTOR_BYTES == 16
+inline Lanes sums_of_lanes(const Lanes* r) {
+  return LINATTN_SHUFFLE(r[0], r[1], 0, 2) + LINATTN_SHUFFLE(r[0], r[1], 1, 3);
+}
+#elif LINATTN_VECTOR_BYTES == 32
+inline Lanes sums_of_lanes(const Lanes* r) {
+  Lanes t[2];
+  for (int i = 0; i < 2; ++i) {
+    const Lanes a = r[2 * i], b = r[2 * i + 1];
+    t[i] = LINATTN_SHUFFLE(a, b, 0, 4, 2, 6) + LINATTN_SHUFFLE(a, b, 1, 5, 3, 7);
+  }
+  return LINATTN_SHUFFLE(t[0], t[1], 0, 1, 4, 5) + LINATTN_SHUFFLE(t[0], t[1], 2, 3, 6, 7);
+}
+#else
+inline Lanes sums_of_lanes(const Lanes* r) {
+  Lanes t[4], f[2];
+  for (int i = 0; i < 4; ++i) {
+    const Lanes a = r[2 * i], b = r[2 * i + 1];
+    t[i] = LINATTN_SHUFFLE(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + LINATTN_SHUFFLE(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Lanes a = t[2 * i], b = t[2 * i + 1];
+    f[i] = LINATTN_SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + LINATTN_SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  return LINATTN_SHUFFLE(f[0], f[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         LINATTN_SHUFFLE(f[0], f[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+#endif

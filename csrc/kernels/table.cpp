@@ -28,6 +28,7 @@ namespace {
 #include "side_by_side.hpp"
 
 #include "maps.hpp"
+#include "row_products.hpp"
 #include "token_moments.hpp"
 
 #include "second_moment.hpp"
@@ -58,6 +59,7 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,
+                       multiply_rows,
                        apply,
                        apply_symmetric,
                        contract,

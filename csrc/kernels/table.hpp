@@ -119,6 +119,11 @@ struct Kernels {
   ProductKernels<double> float64;
   ProductKernels<float> float32;
 
+  // c[i count + j] += sum over samples of left[pairs[i].x] * right[pairs[i].y] * columns[j], all in rows of
+  // block_stride as they lie: faster than packing them where columns are few.
+  void (*multiply_rows)(const double* left, const double* right, const RowPair* pairs, std::int64_t rows,
+                        const double* columns, std::int64_t count, std::int64_t samples, double* c);
+
   // out = matrix (rows x columns) times in, for each of `width` samples.
   void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
                 double* out);

@@ -148,6 +148,44 @@ void test_forms_of_tokens(const Kernels& kernels, std::mt19937& random) {
   }
 }
 
+// Of one problem after the other: the sums of all at once, and the errors of coefficients sample by sample.
+void test_serial_moments(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
+                         const Selection* selection = nullptr) {
+  const std::int64_t d = problem.d, d_out = problem.d_out;
+  const ChosenSamples chosen(problem, positions, selection);
+  const auto q = chosen.data.pairs(), k = chosen.data.queries();
+  std::vector<double> gram(std::size_t(gram_size(chosen.data))), cross(std::size_t(d_out * k * q)),
+      energy(static_cast<std::size_t>(d_out));
+  auto gram_alone = gram, cross_alone = cross, energy_alone = energy;
+  accumulate_moments(kernels, chosen.data, Precision::float64, 1, [](std::int64_t) {},
+                     {gram.data(), cross.data(), energy.data()});
+  SerialMoments serial(kernels, chosen.data);
+  for (int time = 0; time < 2; ++time) {  // what is left of a problem does not enter the next
+    std::fill(gram_alone.begin(), gram_alone.end(), 0.0);
+    std::fill(cross_alone.begin(), cross_alone.end(), 0.0);
+    std::fill(energy_alone.begin(), energy_alone.end(), 0.0);
+    serial.add({gram_alone.data(), cross_alone.data(), energy_alone.data()});
+    check(close(gram_alone, gram, 1e-12), "gram of one problem", kernels.name, d, problem.count());
+    check(close(cross_alone, cross, 1e-12), "cross of one problem", kernels.name, d, problem.count());
+    check(close(energy_alone, energy, 1e-12), "energy of one problem", kernels.name, d, problem.count());
+  }
+
+  const std::vector<double> C = draw(d_out * q * k, random);
+  std::vector<double> expected(static_cast<std::size_t>(d_out)), found(expected);
+  problem.for_each_sample(positions, [&](const Sample& x, double w, std::int64_t row) {
+    for (std::int64_t a = 0; a < d_out; ++a) {
+      double rest = problem.targets[std::size_t(row * d_out + a)];
+      for (std::int64_t i = 0; i < q * k; ++i) {
+        rest -= C[std::size_t(a * q * k + i)] * x.s[std::size_t(chosen.pairs[std::size_t(i / k)])] *
+                x.z[std::size_t(chosen.queries[std::size_t(i % k)])];
+      }
+      expected[std::size_t(a)] += w * rest * rest;
+    }
+  });
+  serial.squared_error(C.data(), found.data());
+  check(close(found, expected, 1e-12), "squared error of one problem", kernels.name, d, problem.count());
+}
+
 // The operator on coefficients against its definition, sample by sample, with samples kept and made anew.
 void test_normal_equations(const Kernels& kernels, const Problem& problem, Positions positions, std::mt19937& random,
                            const Selection* selection = nullptr) {
@@ -253,6 +291,7 @@ void test_samples(const Kernels& kernels, std::mt19937& random) {
           test_moments(kernels, problem, positions, Precision::float64, chosen);
           test_moments(kernels, problem, positions, Precision::mixed, chosen);
           test_normal_equations(kernels, problem, positions, random, chosen);
+          test_serial_moments(kernels, problem, positions, random, chosen);
         }
         test_layer(kernels, problem, positions, 3, 2, random);
         test_layer(kernels, problem, positions, 5, 1, random);
@@ -273,6 +312,7 @@ void test_samples(const Kernels& kernels, std::mt19937& random) {
     const Problem problem(3, 4, Positions::causal, random, 3000);
     test_moments(kernels, problem, Positions::causal, Precision::float64, chosen);
     test_normal_equations(kernels, problem, Positions::causal, random, chosen);
+    test_serial_moments(kernels, problem, Positions::causal, random, chosen);
   }
 }
 
