@@ -2,9 +2,7 @@
 //
 //   C_b = mean w y h' (Lambda_b + alpha_b I)^-1        Lambda_b = mean w h h' over the samples of problem b
 //
-// by a Cholesky factorisation of the equilibrated matrix, whose condition number is bounded:
-//
-//   A = D (Lambda + alpha I) D = U'U        cond(A) <= ||A||_inf ||U^-1||_F^2
+// by a Cholesky factorisation of the equilibrated matrix, whose condition number is bounded (small_problem.hpp).
 #pragma once
 
 #include <cstdint>
