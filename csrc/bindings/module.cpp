@@ -13,6 +13,7 @@ PYBIND11_MODULE(_cpu, module) {
   linattn::bindings::register_normal_matrix(module);
   linattn::bindings::register_matrix_product(module);
   linattn::bindings::register_triangular(module);
+  linattn::bindings::register_heads(module);
   linattn::bindings::register_layer(module);
   linattn::bindings::register_query_sums(module);
 }

@@ -15,6 +15,7 @@ void register_normal_equations(pybind11::module_& module);
 void register_normal_matrix(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);
 void register_triangular(pybind11::module_& module);
+void register_heads(pybind11::module_& module);
 void register_layer(pybind11::module_& module);
 void register_query_sums(pybind11::module_& module);
 

@@ -23,6 +23,17 @@ SAMPLE_QUANTUM: Final[int]
 def solve_many(
     samples: Samples, problems: int, alphas: _Floats, threads: int, progress: _Progress
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
+def heads_by_ranks(
+    coefficients: _Floats,
+    points: _Floats,
+    outputs: _Floats,
+    squares: int,
+    forms: int,
+    tolerance: float,
+    rounding: float,
+    negligible: float,
+    fewer_than: int,
+) -> tuple[_Floats, _Floats, float, int, float] | None: ...
 def pass_slabs(samples: int, entries: int) -> int: ...
 def instruction_sets() -> list[tuple[str, bool]]: ...
 def instruction_set() -> str: ...

@@ -11,14 +11,12 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-
 from ..arrays.device import device_of, on_device, to_host
 from ..arrays.types import Floats
 from ..features.features import Features, feature_count
 from ..features.states import StateFeatures
 from ..problem.interface import ShowProgress
-from ..system.machine import require_memory, same_bits
+from ..system.machine import require_memory
 from ..system.progress import Bar
 from .heads import Heads
 from .recovery import Wanted, heads_of, heads_of_states
@@ -90,7 +88,6 @@ class PendingHeads:
         heads = self._search()
         return heads, time.perf_counter() - began
 
-    @same_bits
     def _search(self) -> Heads:
         """Look for the heads, on the host, and put them where the coefficients are."""
         features, d_out = self._features, len(self._coefficients)
@@ -99,7 +96,7 @@ class PendingHeads:
         count = feature_count(features.d) if of_tokens else features.count
         require_memory(_COPIES * 8 * d_out * count, what, self._memory_limit)
         bar = Bar(100, "heads", self._progress, unit="percents")
-        with on_device(device_of(self._coefficients)), np.errstate(all="ignore"), bar as report:
+        with on_device(device_of(self._coefficients)), bar as report:
             C = features.expand(to_host(self._coefficients))
             if isinstance(features, StateFeatures):
                 found = heads_of_states(C, features.shape, self._wanted, report)

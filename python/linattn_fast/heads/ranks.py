@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from ..arrays import compiled
 from ..arrays.types import Floats
+from ..features.features import pair_count
 from ..linalg.factors import EPS
 from ..solvers.accuracy import norm
 from .bilinear import Budget, Descent, Metric, best_queries, best_values, descend
@@ -47,6 +50,8 @@ _POINTS = 16
 """Points at which M(x) is formed."""
 _FORMS, _FORMS_TIMES_D = (4, 8), 64
 """Points at which B(u,c) is formed: fewest and most, and in between their number times d."""
+_MOST_POINTS, _SMALL = 128, 1 << 20
+"""Points, and coefficients, up to which compiled code gives the heads; beyond, BLAS is faster."""
 _GAP = 0.1
 """Ratio of neighbouring singular values that random coefficients hardly ever have."""
 
@@ -71,10 +76,7 @@ class Ranks:
         self.tolerance = max(tol, _reachable(len(C), d))
         """The tolerance asked for, but not below rounding."""
         self.threshold = self.tolerance * self.size
-        # A sum of n products errs by n eps of the lengths of its factors, which are ||C|| and at
-        # most one; an SVD or eigendecomposition by a few times its size, taken as ten
-        terms = C.shape[1] // d + d + len(C)
-        self.rounding = float((terms + 10 * (d + len(C))) * EPS * self.size)
+        self.rounding = _rounding(len(C), d) * self.size
         """Bound on the error of singular values of M(x) and eigenvalues of B(u,c): what cannot be
         told from no error at all."""
         self.rank = self._rank_above(self.threshold)
@@ -95,7 +97,7 @@ class Ranks:
     @cached_property
     def forms(self) -> Floats:
         """The matrices B(u,c) at points, (m, d, d)."""
-        return self._forms(min(_FORMS[1], max(_FORMS[0], _FORMS_TIMES_D // self.d)))
+        return self._forms(_forms_at(self.d))
 
     def _forms(self, count: int) -> Floats:
         return at_outputs(self.C, unit_points(count, len(self.C)), unit_points(count, self.d))
@@ -199,6 +201,91 @@ class Ranks:
     def nearest(self, V: Floats, Q: Floats, budget: Budget) -> Descent:
         """Least squares from heads (V, Q) to C, until rounding is all that is left."""
         return descend(V, Q, self.C, self.metric, budget, goal=_GOAL * self.size)
+
+
+# -------------------------------------------------------------------------------- in compiled code
+
+
+class GivenHeads(NamedTuple):
+    """Heads that ranks give, and what ranks say about them."""
+
+    V: Floats
+    """In normal form, (H, d_out, d)."""
+    Q: Floats
+    """(H, d, d)."""
+    residual: float
+    """Relative to C."""
+    at_least: int
+    fewer_leave: float
+    """Relative to C."""
+    tolerance: float
+
+
+def given_heads(C: Floats, d: int, tol: float, max_heads: int | None) -> GivenHeads | None:
+    """Heads of coefficients (d_out, p) of any size that ranks give exactly, all in one call.
+
+    The steps are those of :class:`Ranks`, in compiled code, for which calls of numpy would take
+    longer than their arithmetic. None where ranks do not show that no fewer heads are possible, or
+    do not give them to rounding, or where it would not be fast.
+    """
+    if compiled.MISSING is not None or C.size > _SMALL:
+        return None
+    fixed = _fixed(len(C), d)
+    tolerance = max(tol, fixed.reachable)
+    fewer_than = fixed.most if max_heads is None else min(fixed.most, max_heads + 1)
+    found = compiled.core.heads_by_ranks(
+        C,
+        fixed.points,
+        fixed.outputs,
+        _POINTS,
+        fixed.forms,
+        tolerance,
+        fixed.rounding,
+        fixed.negligible,
+        fewer_than,
+    )
+    return None if found is None else GivenHeads(*found, tolerance)
+
+
+class _Fixed(NamedTuple):
+    """What depends on nothing but d_out and d."""
+
+    points: Floats
+    outputs: Floats
+    forms: int
+    reachable: float
+    rounding: float
+    negligible: float
+    most: int
+
+
+@lru_cache(maxsize=64)
+def _fixed(d_out: int, d: int) -> _Fixed:
+    return _Fixed(
+        unit_points(_MOST_POINTS, d),
+        unit_points(_MOST_POINTS, d_out),
+        _forms_at(d),
+        _reachable(d_out, d),
+        _rounding(d_out, d),
+        # Twice this is the error that leaving it out makes, six of the ten times in the rounding
+        3 * (d + d_out) * EPS,
+        min(d_out * d, d * d),
+    )
+
+
+def _forms_at(d: int) -> int:
+    """Number of points at which B(u,c) is formed."""
+    return min(_FORMS[1], max(_FORMS[0], _FORMS_TIMES_D // d))
+
+
+def _rounding(d_out: int, d: int) -> float:
+    """Bound on the error of singular values of M(x) and eigenvalues of B(u,c), relative to ||C||.
+
+    A sum of n products errs by n eps of the lengths of its factors, which are ||C|| and at most
+    one; an SVD or eigendecomposition by a few times its size, taken as ten.
+    """
+    terms = pair_count(d) + d + d_out
+    return float((terms + 10 * (d + d_out)) * EPS)
 
 
 def svd_tolerance(d_out: int, d: int) -> float:

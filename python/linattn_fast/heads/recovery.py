@@ -32,8 +32,9 @@ from ..system.machine import same_bits
 from ..system.progress import Bar, Progress
 from .bilinear import Budget, Descent
 from .heads import Heads, Recovery, known_heads, normal_form, svd_normal_form
-from .ranks import TOLERANCE, Ranks, svd_tolerance
-from .search import FLOPS, QUICK, Search
+from .ranks import TOLERANCE, Ranks, given_heads, svd_tolerance
+from .search import FEWEST, FLOPS, QUICK, Search
+from .span import smallest_queries
 from .svd import rectangular_heads, svd_count, svd_factors, svd_heads
 
 Method: TypeAlias = Literal["minimal", "svd"]
@@ -218,12 +219,32 @@ class Wanted:
 
 def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Heads:
     """Heads of checked coefficients on the host; see recover_heads."""
+    minimal = wanted.method == "minimal"
+    at_once = given_heads(C, d, wanted.tol, wanted.max_heads) if minimal else None
+    if at_once is None:
+        return _step_by_step(C, d, wanted, report)
+    recovery = Recovery(
+        "minimal",
+        residual=at_once.residual,
+        at_least=at_once.at_least,
+        tried=(),
+        fewer_leave=at_once.fewer_leave,
+        reason=FEWEST,
+        tolerance=at_once.tolerance,
+    )
+    return known_heads(at_once.V, at_once.Q, recovery)
+
+
+@same_bits
+@np.errstate(all="ignore")
+def _step_by_step(C: Floats, d: int, wanted: Wanted, report: Progress) -> Heads:
+    """Heads of coefficients, by ranks, a search or the SVD."""
     largest = float(np.abs(C).max())
     if largest == 0:
         recovery = Recovery(wanted.method, 0.0, 0, (), 0.0, "all coefficients are zero")
         return known_heads(np.zeros((1, len(C), d)), np.zeros((1, d, d)), recovery)
     # A power of four, so that nothing overflows and the square root for V and Q rounds nothing
-    scale = math.ldexp(1.0, 2 * round(math.log2(largest) / 2))
+    scale = math.ldexp(1.0, 2 * min(511, round(math.log2(largest) / 2)))
     if wanted.method == "minimal":
         budget = Budget(FLOPS if wanted.flops is None else wanted.flops, report)
         V, Q, recovery = _minimal(Ranks(C / scale, d, wanted.tol), wanted, budget)
@@ -233,6 +254,8 @@ def heads_of(C: Floats, d: int, wanted: Wanted, report: Progress = None) -> Head
     return known_heads(V * root, Q * root, recovery)
 
 
+@same_bits
+@np.errstate(all="ignore")
 def heads_of_states(C: Floats, shape: StateShape, wanted: Wanted, report: Progress = None) -> Heads:
     """Heads of coefficients (d_out, q d_q) of states, on the host.
 
@@ -274,7 +297,7 @@ def _minimal(ranks: Ranks, wanted: Wanted, budget: Budget) -> _Found:
     ends = _by_ranks(ranks, budget) if likely and ranks.given == ranks.least else []
     if ends and ends[0].error <= ranks.threshold:
         best = _polished(ranks, ends[0], budget)
-        return _reported(ranks, "minimal", best, "no fewer are possible")
+        return _reported(ranks, "minimal", best, FEWEST)
     return _searched(Search(ranks, budget, ends), wanted, likely)
 
 
@@ -342,6 +365,8 @@ def _reported(
     by_svd: bool = False,
 ) -> _Found:
     """Heads in normal form, with how they were found."""
+    if ranks.one_output and not by_svd:
+        heads = smallest_queries(*heads)
     V, Q = svd_normal_form(*heads) if by_svd else normal_form(*heads)
     tried = sorted((H, end.error / ranks.size) for H, end in (found or {}).items())
     recovery = Recovery(

@@ -29,6 +29,8 @@ from .ranks import Ranks, svd_tolerance
 from .reweighted import NEAR, Reduced, Reweighting, can_reweight
 from .svd import perturbed, svd_count, svd_factors
 
+FEWEST = "no fewer are possible"
+"""Why a number is returned that ranks show to be the smallest."""
 FLOPS = 3e9
 """Flops that a search may spend: a few seconds, whatever the size."""
 _NOISE = 0.1
@@ -240,7 +242,7 @@ class Search:
     def why(self, number: int) -> str:
         """Say why a number that is enough is the one to return."""
         if number == self.least:
-            return "no fewer are possible"
+            return FEWEST
         if number - 1 in self.found:
             return "fewer were tried"
         return "the budget was spent before fewer were tried"

@@ -142,6 +142,19 @@ def values_in_ranges(vectors: Floats, H: int) -> Floats:
     return np.ascontiguousarray(outside[:, d - H :].T)[:, None]
 
 
+def smallest_queries(V: Floats, Q: Floats) -> tuple[Floats, Floats]:
+    """Heads (H, 1, d), (H, d, d) of one output with the smallest Q of all that give it.
+
+    Q_h + sum_g A[h,g] v_g c' give the same output for every antisymmetric A and every c. For
+    orthonormal v_h, the smallest Q are those whose products v_g' Q_h are symmetric in g and h.
+    """
+    v, mixing = np.linalg.qr(V[:, 0].T)  # (d, H), (H, H)
+    Q = np.tensordot(mixing, Q, axes=1)
+    products = v.T @ Q  # (h, g, l)
+    Q = Q - v @ (0.5 * (products - products.transpose(1, 0, 2)))
+    return np.ascontiguousarray(v.T)[:, None], Q
+
+
 def values_by_pencils(B: Floats, eigenvalues: Floats) -> Floats | None:
     """V (d/2, 1, d) from B(c), (m, d, d), and its eigenvalues, (m, d); None for singular B(c)."""
     m, d, _ = B.shape
