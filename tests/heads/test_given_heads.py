@@ -35,7 +35,9 @@ def test_one_call_gives_the_heads_of_the_steps(rng, d, d_out, H, unit):
     found, expected = at_once(C, d), by_steps(C, d)
     assert found.at_least == expected.recovery.at_least == len(found.V) == H
     assert found.tolerance == expected.recovery.tolerance
-    assert found.residual <= ranks.Ranks(C / unit, d, WANTED.tol).rounding / np.linalg.norm(C / unit)
+    assert found.residual <= ranks.Ranks(C / unit, d, WANTED.tol).rounding / np.linalg.norm(
+        C / unit
+    )
     # Heads of normal form turn by an error over the gap between neighbouring sizes
     sizes = np.linalg.norm(found.V.reshape(H, -1) / np.sqrt(unit), axis=1) ** 2
     gap = np.diff(-sizes, append=0.0).min() / sizes[0]
@@ -44,7 +46,9 @@ def test_one_call_gives_the_heads_of_the_steps(rng, d, d_out, H, unit):
     assert abs(found.fewer_leave - expected.recovery.fewer_leave) <= 1e-12
 
 
-@pytest.mark.parametrize(("d", "d_out", "H"), [(4, 1, 1), (4, 1, 2), (8, 8, 3), (6, 6, 5), (17, 1, 1)])
+@pytest.mark.parametrize(
+    ("d", "d_out", "H"), [(4, 1, 1), (4, 1, 2), (8, 8, 3), (6, 6, 5), (17, 1, 1)]
+)
 def test_few_planted_heads_take_one_call(rng, d, d_out, H, monkeypatch):
     monkeypatch.setattr(recovery, "_step_by_step", None)
     heads = la.recover_heads(plant(rng, d, H, d_out).coefficients(), d)
@@ -135,3 +139,15 @@ def test_of_one_output_the_smallest_queries_are_taken(rng):
         weighed = Q * np.linalg.norm(V[:, 0], axis=1)[:, None, None]
         products = np.einsum("gk,hkl->hgl", v, weighed)
         assert relative(products, products.transpose(1, 0, 2)) <= 1e-12
+
+
+def test_errors_within_rounding_change_no_range(rng):
+    """They give B(c) small eigenvalues more, which are not those of heads."""
+    d, H = 8, 2
+    for _ in range(10):
+        C = plant(rng, d, H, 1).coefficients()
+        error = rng.standard_normal(C.shape)
+        rounding = ranks.Ranks(C / np.abs(C).max(), d, WANTED.tol).rounding * np.abs(C).max()
+        found = at_once(C + 0.9 * rounding * error / np.linalg.norm(error), d)
+        assert found is not None
+        assert len(found.V) == found.at_least == H
