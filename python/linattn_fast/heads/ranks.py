@@ -212,7 +212,7 @@ class GivenHeads(NamedTuple):
     V: Floats
     """In normal form, (H, d_out, d)."""
     Q: Floats
-    """(H, d, d)."""
+    """Beside V, (H, d, d)."""
     residual: float
     """Relative to C."""
     at_least: int
