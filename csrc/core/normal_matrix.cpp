@@ -38,24 +38,28 @@ double absolute_sum(const double* row, std::int64_t count) {
 // The larger one; NaN if either is.
 double larger(double a, double b) { return b <= a ? a : (a != a ? a : b); }
 
-// The rows (u, .) of A, one u at a time. One per thread.
+// The rows (u, .) of A, or their columns (v, .) for v in a range, one u at a time. One per thread.
 class RowsOfPair {
  public:
-  RowsOfPair(const CompactGram& gram, double weight, double ridge, const double* scale)
-      : gram_(gram), weight_(weight), ridge_(ridge), scale_(scale), distinct_(count(pair_count(gram.queries))) {
+  RowsOfPair(const CompactGram& gram, double weight, double ridge, const double* scale, PairRange columns)
+      : gram_(gram),
+        weight_(weight),
+        ridge_(ridge),
+        scale_(scale),
+        columns_(columns),
+        distinct_(count(pair_count(gram.queries))) {
     for (std::int64_t l = 0; l < gram.queries; ++l) {
       for (std::int64_t m = 0; m < gram.queries; ++m) places_.push_back(sorted_pair(l, m, gram.queries));
     }
   }
 
   // Returns the largest row sum of absolute values.
-  double write(std::int64_t u, double* matrix) {
-    const std::int64_t k = gram_.queries, p = gram_.features();
-    double* const rows = matrix + u * k * p;
-    for (std::int64_t v = 0; v < gram_.pairs; ++v) {
+  double write(std::int64_t u, double* rows) {
+    const std::int64_t k = gram_.queries, p = columns_.count() * k;
+    for (std::int64_t v = columns_.first; v < columns_.last; ++v) {
       take(u, v);
       for (std::int64_t l = 0; l < k; ++l) {
-        double* const out = rows + l * p + v * k;
+        double* const out = rows + l * p + (v - columns_.first) * k;
         const std::int64_t* const places = places_.data() + l * k;
         for (std::int64_t m = 0; m < k; ++m) out[m] = distinct_[count(places[m])];
       }
@@ -63,10 +67,10 @@ class RowsOfPair {
     double largest = 0.0;
     for (std::int64_t l = 0; l < k; ++l) {
       double* const row = rows + l * p;
-      row[u * k + l] += ridge_;
+      if (columns_.has(u)) row[(u - columns_.first) * k + l] += ridge_;
       if (scale_ != nullptr) {
-        const double own = scale_[u * k + l];
-        for (std::int64_t i = 0; i < p; ++i) row[i] = row[i] * scale_[i] * own;
+        const double own = scale_[u * k + l], *const others = scale_ + columns_.first * k;
+        for (std::int64_t i = 0; i < p; ++i) row[i] = row[i] * others[i] * own;
       }
       largest = larger(largest, absolute_sum(row, p));
     }
@@ -91,6 +95,7 @@ class RowsOfPair {
   const CompactGram& gram_;
   double weight_, ridge_;
   const double* scale_;
+  PairRange columns_;
   std::vector<double> distinct_;
   std::vector<std::int64_t> places_;  // of (l, m) among them
 };
@@ -125,12 +130,21 @@ void power_of_two_scale(const double* sizes, std::int64_t n, double* scale) {
 
 double dense_gram(const CompactGram& gram, double weight, double ridge, const double* scale, int threads,
                   double* matrix) {
-  const std::int64_t p = gram.features();
-  const auto useful = std::clamp<std::int64_t>(p * p / entries_worth_a_thread, 1, threads);
-  std::vector<double> largest(static_cast<std::size_t>(gram.pairs));
+  const PairRange all{0, gram.pairs};
+  return dense_gram_block(gram, weight, ridge, scale, all, all, threads, matrix);
+}
+
+double dense_gram_block(const CompactGram& gram, double weight, double ridge, const double* scale, PairRange rows,
+                        PairRange columns, int threads, double* matrix) {
+  const std::int64_t height = gram.queries, width = gram.queries * columns.count();
+  const std::int64_t entries = rows.count() * height * width;
+  const auto useful = std::clamp<std::int64_t>(entries / entries_worth_a_thread, 1, threads);
+  std::vector<double> largest(static_cast<std::size_t>(rows.count()));
   Team::run(static_cast<int>(useful), [&](Team& team, int) {
-    RowsOfPair rows(gram, weight, ridge, scale);
-    team.for_each(gram.pairs, [&](std::int64_t u) { largest[static_cast<std::size_t>(u)] = rows.write(u, matrix); });
+    RowsOfPair pair(gram, weight, ridge, scale, columns);
+    team.for_each(rows.count(), [&](std::int64_t i) {
+      largest[static_cast<std::size_t>(i)] = pair.write(rows.first + i, matrix + i * height * width);
+    });
   });
   double norm = 0.0;
   for (const double each : largest) norm = larger(norm, each);

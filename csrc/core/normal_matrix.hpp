@@ -33,4 +33,16 @@ void power_of_two_scale(const double* sizes, std::int64_t n, double* scale);
 double dense_gram(const CompactGram& gram, double weight, double ridge, const double* scale, int threads,
                   double* matrix);
 
+// Pairs first .. last - 1, with all of their queries.
+struct PairRange {
+  std::int64_t first, last;
+
+  std::int64_t count() const { return last - first; }
+  bool has(std::int64_t u) const { return first <= u && u < last; }
+};
+
+// The block of A with these rows and columns; the row sums that are compared are those of the block.
+double dense_gram_block(const CompactGram& gram, double weight, double ridge, const double* scale, PairRange rows,
+                        PairRange columns, int threads, double* matrix);
+
 }  // namespace linattn

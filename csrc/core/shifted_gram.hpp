@@ -2,8 +2,9 @@
 //
 //   A = D (G - lost diag(m) - tau I) D - theta I      theta = backward tr + margin
 //
-// A Cholesky factorisation that runs to completion proves it. What bounds roundings is the caller's
-// (certificate/lower_bound.py); the arithmetic is here, so that a small proof is one call.
+// A Cholesky factorisation that runs to completion proves it; of many features by halves, in half the memory. What
+// bounds roundings is the caller's (certificate/lower_bound.py); the arithmetic is here, so that a small proof is one
+// call.
 #pragma once
 
 #include "../common/monitor.hpp"

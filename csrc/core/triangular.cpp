@@ -189,6 +189,22 @@ void subtract_product(const Kernels& kernels, const double* left, std::int64_t c
   kernels.float64.multiply(left, count, right, columns, samples, nullptr, nullptr, nullptr, targets);
 }
 
+// Calls body(first row, rows, first column, columns) for the parts of the lower triangle of n rows that tasks of
+// a team work at: chunks with the last rows first, because these are whole.
+template <typename Body>
+void for_lower_chunks(Team& team, std::int64_t n, std::int64_t edge, const Body& body) {
+  const std::int64_t chunks = (n + edge - 1) / edge;
+  team.for_each(chunks * (chunks + 1) / 2, [&](std::int64_t task) {
+    std::int64_t down = chunks - 1;
+    for (; task > down; --down) task -= down + 1;
+    const std::int64_t column = task * edge;
+    for (std::int64_t first = down * edge; first < std::min((down + 1) * edge, n); first += task_rows) {
+      const std::int64_t count = std::min(task_rows, n - first);
+      body(first, count, column, std::min(edge, first + count - column));  // up to the diagonal
+    }
+  });
+}
+
 // Rows from which packed products are faster than readings of L for `abreast` of them.
 constexpr std::int64_t many_rows = 2 * abreast;
 
@@ -241,22 +257,43 @@ std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_
         kernels.float64.pack_right_rows(rows.data(), block_stride, count, samples, minus.values,
                                         right.data() + first * samples);
       });
-      // Chunks of the lower triangle, the last rows first, because their chunks are whole.
-      const std::int64_t chunks = (below + edge - 1) / edge;
-      team.for_each(chunks * (chunks + 1) / 2, [&](std::int64_t task) {
-        std::int64_t down = chunks - 1;
-        for (; task > down; --down) task -= down + 1;
-        const std::int64_t column = task * edge;
-        for (std::int64_t first = down * edge; first < std::min((down + 1) * edge, below); first += task_rows) {
-          const std::int64_t count = std::min(task_rows, below - first);
-          const std::int64_t wide = std::min(edge, first + count - column);  // up to the diagonal
-          subtract_product(kernels, left.data() + first * samples, count, right.data() + column * samples, wide,
-                           samples, rest + first * n + here + column, n);
-        }
-      });
+      for_lower_chunks(
+          team, below, edge, [&](std::int64_t first, std::int64_t count, std::int64_t column, std::int64_t wide) {
+            subtract_product(kernels, left.data() + first * samples, count, right.data() + column * samples, wide,
+                             samples, rest + first * n + here + column, n);
+          });
     }
   });
   return failed;
+}
+
+void subtract_square(const Kernels& kernels, const double* X, std::int64_t columns, double* matrix, std::int64_t n,
+                     int threads, const Monitor& monitor) {
+  const std::int64_t wide_block = block_columns(n), edge = chunk_edge(n), tile = kernels.float64.tile_rows;
+  const Buffer left(round_up(n, task_rows) * wide_block), right(round_up(n, task_rows) * wide_block);
+  Team::run(useful_threads(n * n * columns / 2, threads), [&](Team& team, int rank) {
+    const Buffer rows(task_rows * block_stride);
+    for (std::int64_t block = 0; block < columns; block += wide_block) {
+      if (rank == 0) monitor(block);
+      const std::int64_t here = std::min(wide_block, columns - block), samples = round_up(here, triangle_step);
+      team.for_each((n + task_rows - 1) / task_rows, [&](std::int64_t task) {
+        const std::int64_t first = task * task_rows, count = std::min(task_rows, n - first);
+        take(X + first * columns + block, columns, count, here, samples, rows.data());
+        for (std::int64_t panel = 0; panel < count; panel += tile) {
+          kernels.float64.pack_left_rows(rows.data() + panel * block_stride, block_stride,
+                                         std::min(tile, count - panel), samples, nullptr,
+                                         left.data() + (first + panel) * samples);
+        }
+        kernels.float64.pack_right_rows(rows.data(), block_stride, count, samples, minus.values,
+                                        right.data() + first * samples);
+      });
+      for_lower_chunks(
+          team, n, edge, [&](std::int64_t first, std::int64_t count, std::int64_t column, std::int64_t wide) {
+            subtract_product(kernels, left.data() + first * samples, count, right.data() + column * samples, wide,
+                             samples, matrix + first * n + column, n);
+          });
+    }
+  });
 }
 
 void solve_triangular(const Kernels& kernels, const double* factor, std::int64_t n, Side side, double* rows,

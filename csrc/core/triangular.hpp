@@ -26,6 +26,12 @@ std::int64_t block_columns(std::int64_t n);
 std::int64_t factor_cholesky(const Kernels& kernels, double* matrix, std::int64_t n, int threads,
                              const Monitor& monitor);
 
+// The lower triangle of a symmetric matrix (n x n, row-major) becomes that of A - X X', with X (n x columns,
+// row-major): what is left of a matrix whose first columns have been factorised elsewhere. Same bits for every number
+// of threads.
+void subtract_square(const Kernels& kernels, const double* X, std::int64_t columns, double* matrix, std::int64_t n,
+                     int threads, const Monitor& monitor);
+
 // Each of `count` rows b (n) becomes x with L x = b, or L'x = b; factor is n x n, row-major, read below the diagonal.
 // Same bits for every number of threads.
 enum class Side { lower, transposed };

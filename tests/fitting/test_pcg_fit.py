@@ -92,19 +92,26 @@ def test_a_part_of_the_samples_proves_the_certificate(rng, positions):
     np.testing.assert_array_equal(certificate.covers(Z[:3], positions=positions), True)
 
 
-def test_the_certificate_of_a_stream_is_an_estimate_and_says_so(rng, positions):
+def test_the_certificate_of_a_stream_is_proved_by_its_beginning_where_that_fits(rng, positions):
     Z, y = one_spike(rng, positions)
     batches = [(Z[:400], y[:400]), (Z[400:], y[400:])]
-    certificate = la.fit(batches, positions=positions, solver="pcg", heads=None).certificate
+    how = {"positions": positions, "solver": "pcg", "heads": None}
     sharp = la.certify(Z, positions=positions)
-    assert certificate.verdict == "undecided"
-    assert "estimated" in certificate.evidence
-    assert "nothing is proved" in certificate.evidence
-    assert certificate.lower_bound == 0
-    assert sharp.lower_bound <= certificate.lambda_min < 1.05 * sharp.lambda_min
-    assert certificate.condition == pytest.approx(sharp.condition, rel=0.1)
-    assert certificate.rank is None  # no estimate from above tells it
-    assert "rank unknown of 75" in str(certificate)
+    proved = la.fit(batches, **how).certificate
+    assert proved.verdict == "identifiable"
+    assert "of the first " in proved.evidence
+    assert 0 < proved.lower_bound <= sharp.lambda_min
+    # Too little memory for a proof leaves an estimate, which says so
+    limit = la.estimate_memory(5, 1, positions=positions)["proof"] - 1
+    estimated = la.fit(batches, **how, memory_limit=limit).certificate
+    assert estimated.verdict == "undecided"
+    assert "nothing is proved" in estimated.evidence
+    assert estimated.lower_bound == 0
+    assert estimated.rank is None  # no estimate from above tells it
+    assert "rank unknown of 75" in str(estimated)
+    for certificate in (proved, estimated):
+        assert sharp.lower_bound <= certificate.lambda_min < 1.05 * sharp.lambda_min
+        assert certificate.condition == pytest.approx(sharp.condition, rel=0.1)
 
 
 def test_counting_and_zero_features_still_decide(rng):

@@ -7,6 +7,7 @@ from stand_ins.stored import on_disk
 
 import linattn_fast as la
 from linattn_fast.data import sources
+from linattn_fast.solvers.conjugate_gradients import solver
 
 # ------------------------------------------------------------------------------------------ fitting
 
@@ -62,9 +63,12 @@ def test_a_second_reading_recovers_what_the_gram_lost(tmp_path, rng, small_batch
 
 
 @pytest.mark.parametrize("form", ["memmap", "list"])
-def test_conjugate_gradients_read_a_stream_in_every_pass(
-    tmp_path, rng, positions, form, small_batches
+@pytest.mark.parametrize("held", [True, False])
+def test_conjugate_gradients_hold_a_stream_or_read_it_in_every_pass(
+    tmp_path, rng, positions, form, held, small_batches, monkeypatch
 ):
+    if not held:
+        monkeypatch.setattr(solver, "room_for_samples", lambda *_, **__: 0)
     Z, y, _ = planted(rng, positions)
     y = y + 0.1 * rng.standard_normal(y.shape)
     w = rng.random(len(Z))
@@ -77,7 +81,9 @@ def test_conjugate_gradients_read_a_stream_in_every_pass(
         fit = la.fit(stream, positions=positions, solver="pcg", heads=None)
     assert_same_fit(fit, expected)
     assert fit.info.solver == "pcg"
-    assert "read in every pass" in fit.info.reason
+    how = "held in float32" if held else "read in every pass"
+    assert how in fit.info.reason
+    assert ("passes in float32" in fit.info.reason) == held
     assert fit.certificate.lambda_min == pytest.approx(expected.certificate.lambda_min, rel=1e-6)
     assert fit.certificate.noise_samples == pytest.approx(expected.certificate.noise_samples)
 

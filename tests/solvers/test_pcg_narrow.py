@@ -10,8 +10,7 @@ import linattn_fast as la
 from linattn_fast.backend.choice import get_backend
 from linattn_fast.backend.normal_operator import NormalProduct
 from linattn_fast.data.tokens import as_targets, as_tokens
-from linattn_fast.solvers.conjugate_gradients import narrow as rules
-from linattn_fast.solvers.conjugate_gradients import rotations
+from linattn_fast.solvers.conjugate_gradients import rotations, solver
 from linattn_fast.solvers.conjugate_gradients.expected import (
     FASTEST,
     expected_iterations,
@@ -25,7 +24,7 @@ pytestmark = needs_cpu
 
 @pytest.fixture(autouse=True)
 def small_problems_count(monkeypatch):
-    monkeypatch.setattr(rules, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(solver, "WORTHWHILE", 0.0)
     monkeypatch.setattr(rotations, "WORTHWHILE", 0.0)
 
 

@@ -23,6 +23,7 @@ from ..exact.exact_rank import ExactRank, exact_rank
 from ..linalg.cholesky import rounding_level
 from ..linalg.factors import EPS, MARGIN
 from ..problem.interface import Problem
+from ..solvers.conjugate_gradients.narrow import Products, products_for
 from ..solvers.conjugate_gradients.whitening import Whitening, whiten
 from ..solvers.costs import bytes_of, predict, worth_proving
 from ..solvers.solved import Solved, Task
@@ -39,22 +40,29 @@ _STEPS = 24
 """Passes that lambda_min is estimated with, at most."""
 
 
-def _second_moment_times(operator: NormalOperator, x: Floats) -> Floats:
+def _second_moment_times(operator: NormalOperator, products: Products, x: Floats) -> Floats:
     """The product Lambda x for x (p, k) or (p,)."""
     C = np.ascontiguousarray(x.reshape(len(x), -1).T)
-    product = to_host(operator.normal(C).product) / operator.total_weight
+    product = to_host(products(C).product) / operator.total_weight
     return np.asarray(product.T.reshape(x.shape))
 
 
-def _extreme_eigenvalues(operator: NormalOperator, whitening: Whitening) -> tuple[float, float]:
-    """Estimates of lambda_min and lambda_max of Lambda."""
+def _extreme_eigenvalues(
+    operator: NormalOperator, whitening: Whitening, *, held: bool
+) -> tuple[float, float]:
+    """Estimates of lambda_min and lambda_max of Lambda.
+
+    Where a stream is ``held`` in float32, they are those of the rounded samples, unless rounding
+    could hide them: nothing is read again for an estimate.
+    """
     p = operator.features.count
+    products = products_for(operator, whitening.condition, held)
     if p <= _DENSE_UP_TO:
-        values = eigvalsh(_second_moment_times(operator, np.eye(p)))
+        values = eigvalsh(_second_moment_times(operator, products, np.eye(p)))
         return float(max(values[0], 0.0)), float(values[-1])
 
     def times(x: Floats) -> Floats:
-        return _second_moment_times(operator, x)
+        return _second_moment_times(operator, products, x)
 
     def precondition(x: Floats) -> Floats:
         return np.asarray(whitening.coefficients(whitening.transpose(x[None]))[0])
@@ -68,10 +76,10 @@ def _extreme_eigenvalues(operator: NormalOperator, whitening: Whitening) -> tupl
 def _may_prove(task: Task, problem: Problem) -> bool:
     """Whether a proof on a part of the samples, which needs a p x p matrix, is affordable."""
     n, columns, features = problem.n_samples, problem.n_columns, problem.features
-    if problem.samples is None or n is None or columns is None:
+    if problem.read is None or n is None or columns is None:
         return False
     memory = usable_memory() if task.memory_limit is None else task.memory_limit
-    if bytes_of(problem)["cholesky"] > memory:
+    if bytes_of(problem)["proof" if problem.samples is None else "cholesky"] > memory:
         return False
     return worth_proving(
         predict(features, problem.d_out, problem.positions, n, columns, proof=True)
@@ -90,7 +98,9 @@ class _Estimate(NamedTuple):
     """Numerical rank, where Lambda itself was formed and has full rank."""
 
 
-def _estimate(operator: NormalOperator, factors: KroneckerFactors) -> _Estimate:
+def _estimate(
+    operator: NormalOperator, factors: KroneckerFactors, *, held: bool = False
+) -> _Estimate:
     """Estimate the extreme eigenvalues, unless a feature or a direction is missing altogether."""
     p = operator.features.count
     zeros = int((factors.diagonal == 0).sum())
@@ -103,7 +113,7 @@ def _estimate(operator: NormalOperator, factors: KroneckerFactors) -> _Estimate:
             f"estimated: pairs or queries are dependent to rounding, {reached} of {p} directions "
             "are left"
         )
-    smallest, largest = _extreme_eigenvalues(operator, whitening)
+    smallest, largest = _extreme_eigenvalues(operator, whitening, held=held)
     full = p <= _DENSE_UP_TO and smallest > MARGIN * rounding_level(p) * largest
     return _Estimate(
         f"estimated without a Gram: lambda_min is at most {smallest:.4g}, up to rounding",
@@ -139,10 +149,12 @@ def certify_passes(task: Task, solved: Solved) -> Certificate:
         counted = certificate_by_counting(n, problem.positions, passes.noise_samples, determined)
         return replace(counted, determined=None if samples is None else determined)
     # The iteration is on the host
-    estimate = _estimate(operator, KroneckerFactors(*map(to_host, solved.kronecker)))
+    factors = KroneckerFactors(*map(to_host, solved.kronecker))
+    estimate = _estimate(operator, factors, held=passes.held > 0)
     if estimate.smallest > 0 and _may_prove(task, problem):
         found = estimate.smallest, estimate.smallest * estimate.condition
-        if (quick := quick_certificate(problem, None, found)) is not None:
+        passes.release()
+        if (quick := quick_certificate(problem, None, found, passes)) is not None:
             return quick
     exact = None
     if problem.modular is not None and not estimate.condition * EPS * p < 1:  # rank seems short

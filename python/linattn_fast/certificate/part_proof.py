@@ -33,7 +33,7 @@ from ..features.samples import Samples
 from ..linalg.cholesky import cholesky_solve, cholesky_times
 from ..moments.factors import query_groups
 from ..moments.sums import MomentSums
-from ..problem.interface import Problem
+from ..problem.interface import Passes, Problem
 from ..solvers.costs import PART
 from .certificate import Certificate
 from .determined_range import DeterminedRange
@@ -48,6 +48,8 @@ _FRACTIONS, _OF_MANY, _MANY = (0.999, 0.99, 0.9), (0.9,), 512
 """Fractions of an estimate of lambda_min that are tried as bounds, with many features and with
 fewer: the more there are, the closer their eigenvalues lie, and the longer a factorisation takes.
 """
+_OF_A_PART = (2.0**-6, 2.0**-10, 2.0**-16)
+"""Fractions of an estimate for all samples that are tried of a few."""
 STEPS = 16
 """Products that lambda_min is estimated with, at most."""
 
@@ -149,6 +151,31 @@ def prove_on_part(samples: Samples, engine: Backend) -> PartProof | None:
     return None
 
 
+def prove_on_beginning(problem: Problem, total_weight: float, n: int, estimate: float) -> Proof:
+    """Prove by the first samples of a stream; nothing where they prove nothing.
+
+    The shifts are fractions of an estimate of lambda_min, and of fewer samples it is less: no
+    estimate of theirs is needed, nor their factor, so that half a matrix is held.
+    """
+    p, weight_error = problem.features.count, gamma(n)
+    for per_feature in (PART, 2 * PART):
+        part = problem.beginning(int(per_feature * p))
+        if part is None or part.n_samples < p:
+            break
+        moments = MomentSums.over(part, problem.engine, "float64").get()
+        share = moments.required_weight() / total_weight
+        proof = prove(moments, estimate, _OF_A_PART)
+        if proof.bound > 0 and weight_error < 0.5:
+            # W of all samples is a sum that has been rounded, and so is that of the part
+            bound = rounded_down(proof.bound * share * (1 - 4 * weight_error) * (1 - 8 * UNIT))
+            return Proof(
+                bound,
+                f"one Cholesky factorisation, of the first {part.n_samples} of {n} samples; a "
+                "bound close to lambda_min takes the moments of all",
+            )
+    return Proof(0.0, "")
+
+
 def _noise_samples(moments: MomentSums) -> float:
     """Total over largest weight: how many samples the noise averages over."""
     return moments.required_weight() / moments.accumulation.largest_weight
@@ -181,6 +208,7 @@ def quick_certificate(
     problem: Problem,
     moments: MomentSums | None,
     estimate: tuple[float, float] | None = None,
+    passes: Passes | None = None,
 ) -> Certificate | None:
     """Certificate with a bound that one factorisation proves; None where it proves nothing.
 
@@ -192,13 +220,19 @@ def quick_certificate(
         The moments of all of it, where a fit has formed them; else a part of the samples is summed.
     estimate
         Extreme eigenvalues of Lambda, where they are known; else the factorisation estimates them.
+    passes
+        The passes that they are known from, of a stream.
     """
     samples, p = problem.samples, problem.features.count
     if moments is not None:
         n, noise_samples = moments.n_samples, _noise_samples(moments)
         found = _proved_of_all(moments.get(), estimate)
     elif samples is None:
-        return None
+        if passes is None or estimate is None:
+            return None
+        n, noise_samples = passes.operator.n_samples, passes.noise_samples
+        proof = prove_on_beginning(problem, passes.operator.total_weight, n, estimate[0])
+        found = (proof, estimate) if proof.bound > 0 else None
     else:
         n, noise_samples = samples.n_samples, samples.noise_samples
         part = prove_on_part(samples, problem.engine)
@@ -222,7 +256,9 @@ def quick_certificate(
         features=problem.features,
         positions=problem.positions,
         noise_samples=noise_samples,
-        determined=DeterminedRange(
+        determined=None
+        if moments is None and samples is None
+        else DeterminedRange(
             problem.features, None if moments is None else moments.fixed(), samples
         ),
     )

@@ -204,7 +204,13 @@ class Cluster:
         """See :attr:`Problem.gradient`."""
         return Gradient(*self._total(merged_sums, "gradient", C))
 
-    def passes(self, *, keep: bool) -> Passes:
+    def beginning(self, count: int) -> None:
+        """See :meth:`Problem.beginning`: the samples are on workers."""
+
+    def survey(self, room: int) -> None:
+        """See :meth:`Problem.survey`: the workers have counted."""
+
+    def passes(self, *, keep: bool, room: int = 0) -> Passes:
         """See :meth:`Problem.passes`: every part decides for itself what it keeps."""
         sizes = self.sizes
         operator = SummedOperator(

@@ -8,8 +8,9 @@ solves the problem. The settings that it rests on are checked here, too. "auto" 
   ridge, conjugate gradients where they are predicted to be faster.
 - Otherwise Cholesky or conjugate gradients, whichever is predicted to be faster, the proof of a
   certificate included where it is worth its time. Samples are kept between passes only where they
-  take little memory, so that memory does not grow with their number. A stream, which every pass
-  would read again, and data on a cluster take Cholesky wherever it fits.
+  take little memory, so that memory does not grow with their number. Data on a cluster takes
+  Cholesky wherever it fits, and so does a stream, which every pass would read again, unless it is
+  small enough to be held in float32.
 - A number of heads is found from the Gram where that fits and is predicted to be faster, else by
   passes over the data, from a rough solution by conjugate gradients.
 - Cholesky that is not safe is followed by orthogonal transformations, or where these do not fit by
@@ -53,6 +54,8 @@ from ..solvers.costs import (
     predict,
     predict_orthogonal,
     predicted_seconds,
+    room_for_samples,
+    seconds_of_stream,
     seconds_worth_cutting,
     what_needs,
 )
@@ -61,6 +64,8 @@ from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
 
 Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
+_WORTH_A_READING = 1000
+"""Features from which a reading of a stream takes little time beside its Gram."""
 SOLVER_NAMES: tuple[Solver, ...] = ("auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks")
 """Names that callers give: "auto", and one for each row of the table of solvers below."""
 
@@ -294,11 +299,31 @@ class _AutoRules:
         if self._few_samples() and room and problem.refusal("dual", "samples") is None:
             return Plan((self._dual(),))
         if self._fits("cholesky"):
+            if told := self._why_passes_over_a_stream():
+                return self._passes(problem, told)
             where = "data on a cluster" if problem.read is None else "a stream"
             why = f"{where}, which Cholesky reads least often"
             unknown = "a stream of unknown length, so its moments come first"
             return self._factorising(unknown if problem.n_samples is None else why)
         return Plan((Step("pcg", self._too_large("cholesky"), self.estimate.get("pcg", 0)),))
+
+    def _why_passes_over_a_stream(self) -> str:
+        """Why conjugate gradients are taken for a stream that is held in float32; else empty.
+
+        A first reading tells how much there is. It is only made where a Gram takes far longer.
+        """
+        problem = self.problem
+        if problem.features.count < _WORTH_A_READING:
+            return ""
+        room = room_for_samples(problem, self.resources.limit, sparing=True)
+        found = problem.survey(room)
+        if found is None:
+            return ""
+        dense, passes = seconds_of_stream(problem, found, proof=bool(self.settings.certify))
+        if found.rounded and passes < dense:
+            return f"predicted {dense:.2g} s by Cholesky and {passes:.2g} s by PCG"
+        found.rounded = None  # nobody is going to ask for it
+        return ""
 
     def _with_given_heads(self) -> Plan:
         """Passes where the Gram is too much, the dual for few samples, else Cholesky."""
@@ -386,11 +411,11 @@ class _AutoRules:
         part = Step("cholesky", attempt=partial(exact_part.solve, sequences=sequences))
         return Plan((part, *usual.steps), usual.refusal)
 
-    def _passes(self, problem: InMemory, why: str) -> Plan:
+    def _passes(self, problem: Problem, why: str) -> Plan:
         """Conjugate gradients; then the Gram, if they leave doubt and it takes little time."""
-        needed = self.estimate["pcg"]
+        needed, n = bytes_of(problem)["pcg"], problem.n_samples
         fits = self._fits("cholesky") and self._fits("qr")
-        if not fits or predict_orthogonal(problem.features, problem.n_samples) > PATIENCE:
+        if not fits or n is None or predict_orthogonal(problem.features, n) > PATIENCE:
             return Plan((Step("pcg", why, needed),))
         careful = Step("pcg", why, needed, conjugate_gradients.solve_if_accurate)
         dense = self._factorising("")

@@ -47,7 +47,13 @@ class Accumulated:
         """See :meth:`Problem.moments`: they are at hand."""
         return self.sums
 
-    def passes(self, *, keep: bool) -> Passes:
+    def beginning(self, count: int) -> None:
+        """See :meth:`Problem.beginning`: the samples are gone."""
+
+    def survey(self, room: int) -> None:
+        """See :meth:`Problem.survey`: nothing is left to read."""
+
+    def passes(self, *, keep: bool, room: int = 0) -> Passes:
         """See :meth:`Problem.passes`: there are none, and no plan asks for any."""
         raise AssertionError("moments allow no passes over the data")
 

@@ -94,7 +94,13 @@ class InMemory:
             self.samples, keep=8 * rows * self.n_columns <= _NEXT_TO_NOTHING
         )
 
-    def passes(self, *, keep: bool) -> Passes:
+    def beginning(self, count: int) -> None:
+        """See :meth:`Problem.beginning`: all samples are at hand."""
+
+    def survey(self, room: int) -> None:
+        """See :meth:`Problem.survey`: all is known."""
+
+    def passes(self, *, keep: bool, room: int = 0) -> Passes:
         """See :meth:`Problem.passes`."""
         operator = self.engine.normal_operator(self.samples, keep=keep)
         how = f"samples {'kept' if keep else 'made anew in every pass'}"

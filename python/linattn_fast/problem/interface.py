@@ -14,6 +14,7 @@ from ..exact.modular_features import ModularData
 from ..features.features import Features
 from ..features.samples import Samples
 from ..moments.sums import MomentSums
+from .survey import Survey
 
 if TYPE_CHECKING:
     from .in_memory import InMemory
@@ -37,7 +38,11 @@ class Passes:
     how: str
     """Where the samples come from in every pass, in words."""
     kept: bool = False
-    """Whether packed samples are kept from pass to pass."""
+    """Whether samples are kept from pass to pass, so that passes in float32 are possible."""
+    held: int = 0
+    """Bytes of a stream's samples, rounded to float32, that are held for such passes."""
+    release: Callable[[], object] = bool
+    """Frees what is held; then passes in float32 are over."""
 
 
 class Problem(Protocol):
@@ -121,8 +126,26 @@ class Problem(Protocol):
         """Recompute residuals of coefficients (d_out, p) on the data; None where it is gone."""
         ...
 
-    def passes(self, *, keep: bool) -> Passes:
-        """Prepare passes over the data, which ``keep`` packed samples where they can be kept."""
+    def beginning(self, count: int) -> Samples | None:
+        """The first samples of a stream, about so many, without targets; None where it is gone.
+
+        None for data in memory too, which has them at hand, and on a cluster.
+        """
+        ...
+
+    def survey(self, room: int) -> Survey | None:
+        """Read a stream once, to count its samples and hold them, rounded, in so many bytes.
+
+        None for data in memory, on a cluster, and for what can be read only once.
+        """
+        ...
+
+    def passes(self, *, keep: bool, room: int = 0) -> Passes:
+        """Prepare passes over the data.
+
+        Data in memory keeps packed samples from pass to pass if ``keep`` says so; a stream holds
+        its samples, rounded to float32, where they fit in ``room`` bytes.
+        """
         ...
 
     def gathered(self, memory_limit: int | None, beside: int) -> InMemory:

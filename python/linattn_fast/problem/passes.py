@@ -7,12 +7,13 @@ function that adds them up is given, and always adds in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..arrays.types import Floats
 from ..backend.normal_operator import Gradient, KroneckerFactors, NormalProduct
 from ..features.features import Features
+from ..features.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class SummedOperator:
     """Weight of all parts together."""
     total: Callable[..., Any]
     """Sums the results of a method over the parts, given its name and its arguments."""
+    total_of: Callable[..., Any] | None = None
+    """Sums the results over parts that are given first."""
+    rounded: list[Samples] = field(default_factory=list)
+    """The parts in float32, where they are held."""
 
     def kronecker_factors(self) -> KroneckerFactors:
         """See :meth:`NormalOperator.kronecker_factors`."""
@@ -36,8 +41,11 @@ class SummedOperator:
         """See :meth:`NormalOperator.normal`."""
         return NormalProduct(*self.total("normal", C))
 
-    def narrow(self, C: Floats) -> None:
-        """See :meth:`NormalOperator.narrow`: parts are not kept in float32."""
+    def narrow(self, C: Floats) -> NormalProduct | None:
+        """See :meth:`NormalOperator.narrow`: of the samples rounded to float32."""
+        if self.total_of is None or not self.rounded:
+            return None
+        return NormalProduct(*self.total_of(self.rounded, "normal", C))
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
@@ -17,8 +17,7 @@ from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
-from ..data.states import States, joined_states
-from ..data.tokens import Tokens, as_tokens, require_positive
+from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
@@ -30,6 +29,7 @@ from ..system.machine import require_memory
 from .in_memory import InMemory
 from .interface import Needs, Passes, ShowProgress
 from .passes import SummedOperator
+from .survey import Survey, joined, survey
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Streamed:
     features: Features
     forms: set[bool] = field(default_factory=set)
     """Whether targets of the parts read so far were scalar: {True}, {False}, or both."""
+    surveys: list[Survey] = field(default_factory=list)
+    """What a first reading has found; empty before it."""
 
     @property
     def samples(self) -> None:
@@ -58,7 +60,9 @@ class Streamed:
 
     @property
     def n_samples(self) -> int | None:
-        """See :attr:`Problem.n_samples`: stored arrays tell it."""
+        """See :attr:`Problem.n_samples`: stored arrays tell it, others once they were read."""
+        if self.surveys:
+            return self.surveys[0].n_samples
         if not isinstance(self.source, StoredArrays):
             return None
         if self.positions == "last":
@@ -68,6 +72,8 @@ class Streamed:
     @property
     def n_columns(self) -> int | None:
         """See :attr:`Problem.n_columns`."""
+        if self.surveys:
+            return self.surveys[0].n_columns
         known = isinstance(self.source, StoredArrays) and self.positions == "all"
         return self.source.total if known else self.n_samples
 
@@ -137,29 +143,67 @@ class Streamed:
 
     def _total(self, name: str, *arguments: Floats) -> Any:
         """Sum, in order, the results that a method of the normal equations has on each part."""
+        with self._parts() as parts:
+            return self._added(parts, name, *arguments)
+
+    def _added(self, parts: Iterable[Samples], name: str, *arguments: Floats) -> Any:
+        """Sum the results over parts that are at hand, or come one after the other."""
 
         def of_part(part: Samples) -> Any:
             return getattr(self.engine.normal_operator(part, keep=False), name)(*arguments)
 
-        with self._parts() as parts:
-            return reduce(added, map(of_part, parts))
+        return reduce(added, map(of_part, parts))
+
+    def beginning(self, count: int) -> Samples | None:
+        """See :meth:`Problem.beginning`."""
+        if self.read is None:
+            return None
+        some: list[Samples] = []
+        with self.read() as parts:
+            for part in parts:
+                missing = count - sum(each.n_samples for each in some)
+                # A few sequences more where these differ in their number of samples
+                size = -(-missing * part.n_sequences // part.n_samples)
+                some.append(part.part(0, min(size, part.n_sequences)))
+                if missing <= part.n_samples:
+                    break
+        return joined([replace(part, targets=None) for part in some])
 
     @property
     def gradient(self) -> Callable[[Floats], Gradient] | None:
         """See :attr:`Problem.gradient`."""
         return partial(self._total, "gradient") if self.source.rereadable else None
 
-    def passes(self, *, keep: bool) -> Passes:
+    def survey(self, room: int) -> Survey | None:
+        """See :meth:`Problem.survey`: one reading, made once."""
+        if self.read is None:
+            return None
+        if not self.surveys:
+            self.surveys.append(survey(self.read, room))
+        return self.surveys[0]
+
+    def passes(self, *, keep: bool, room: int = 0) -> Passes:
         """See :meth:`Problem.passes`: a first reading counts the samples and their weight."""
-        n_samples, weight, largest = 0, 0.0, 0.0
-        with self._parts() as parts:
-            for part in parts:
-                n_samples += part.n_samples
-                weight += part.total_weight
-                largest = max(largest, part.largest_weight)
-        require_positive(weight)
-        operator = SummedOperator(self.features, self.d_out, n_samples, weight, self._total)
-        return Passes(operator, weight / largest, "the stream read in every pass")
+        found = self.survey(room)
+        assert found is not None
+        require_positive(found.weight)
+        # Taken over: they are to live no longer than these passes
+        held, rounded, found.rounded = found.held, found.rounded, None
+        operator = SummedOperator(
+            self.features,
+            self.d_out,
+            found.n_samples,
+            found.weight,
+            self._total,
+            self._added,
+            rounded or [],
+        )
+        how = "the stream read in every pass"
+        if rounded:
+            how = "the stream held in float32, and read again for residuals"
+        noise = found.weight / found.largest_weight
+        release = bool if rounded is None else rounded.clear
+        return Passes(operator, noise, how, kept=bool(rounded), held=held, release=release)
 
     def gathered(self, memory_limit: int | None = None, beside: int = 0) -> InMemory:
         """See :meth:`Problem.gathered`: one reading of all parts."""
@@ -174,29 +218,7 @@ class Streamed:
                     size = sum(part.nbytes for part in parts)
                     require_memory(size + beside, what, memory_limit)
         require_positive(max(part.largest_weight for part in parts))
-        return InMemory(_joined(parts), self.engine, self.precision)
-
-
-def _joined(parts: list[Samples]) -> Samples:
-    """All samples of some parts with targets, as one batch."""
-    if len(parts) == 1:
-        return parts[0]
-    targets = as_tokens([y for part in parts if part.targets is not None for y in part.targets])
-    weights = None
-    if any(part.weights is not None for part in parts):
-        ones = (np.ones(p.n_sequences) if p.weights is None else p.weights for p in parts)
-        weights = np.concatenate(list(ones))
-    return replace(
-        parts[0],
-        tokens=_joined_tokens([part.tokens for part in parts]),
-        targets=replace(targets, scalar=all(part.scalar_targets for part in parts)),
-        weights=weights,
-    )
-
-
-def _joined_tokens(parts: list[Tokens]) -> Tokens:
-    states = [part for part in parts if isinstance(part, States)]
-    return joined_states(states) if states else as_tokens([z for part in parts for z in part])
+        return InMemory(joined(parts), self.engine, self.precision)
 
 
 def streamed(

@@ -28,6 +28,7 @@ from ..features.samples import Samples
 from ..linalg.cholesky import factor_bytes
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem
+from ..problem.survey import Survey
 from ..system.arguments import as_size
 from ..system.machine import get_num_threads, usable_cores, usable_memory
 from .conjugate_gradients.expected import expected_iterations
@@ -47,8 +48,10 @@ _LEAST_RIDGE = 1e-7
 for fewer samples than features: their error would be too large."""
 _SOME = 64
 """Sequences that tell the size of a feature."""
-_KEPT_FREELY = 256_000_000
+_KEPT_FREELY = 350_000_000
 """Bytes of samples that are kept between passes without anybody asking for it."""
+_STREAMED, _READINGS = 0.3e9, 8
+"""Bytes a second of a stream that is read or drawn, and how often conjugate gradients read it."""
 _ESTIMATE_PASSES = 32
 """Passes that lambda_min is estimated with for a certificate of conjugate gradients."""
 _DENSE, _DENSE_CERTIFICATE, _DENSE_DUAL = 2, 8, 12
@@ -213,6 +216,25 @@ def predicted_seconds(
     }
 
 
+def seconds_of_stream(problem: Problem, survey: Survey, *, proof: bool) -> tuple[float, float]:
+    """Predict the seconds of Cholesky and of conjugate gradients for a stream that is held.
+
+    Cholesky reads it once for the moments and once to refine. Conjugate gradients read it some
+    times for residuals, and what is held in every pass; they estimate lambda_min by passes.
+    """
+    shape = problem.features, problem.d_out, problem.positions
+    n, p = survey.n_samples, problem.features.count
+    if n < p:
+        return 0.0, math.inf
+    held = survey.held
+    costs = predict(
+        *shape, n, survey.n_columns, proof=proof, data_bytes=held, kept=False, narrow=False
+    )
+    reading = survey.nbytes / _STREAMED
+    by_passes = costs.pcg + (costs.proof if proof else 0.0)
+    return costs.cholesky + 2 * reading, by_passes + _READINGS * reading
+
+
 @dataclass(frozen=True)
 class Kept:
     """What conjugate gradients keep of the samples between passes; the rest is made anew."""
@@ -226,21 +248,28 @@ class Kept:
     def of(cls, problem: Problem, memory_limit: int | None, *, sparing: bool) -> Kept:
         """Keep what fits in the limit, or in half of the machine's memory.
 
-        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 256 MB or a
+        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 350 MB or a
         tenth of the data: memory is not to grow with the number of samples.
         """
-        if problem.n_columns is None:  # a stream is read again
+        if problem.samples is None or problem.n_columns is None:  # a stream or a cluster
             return cls()
         shape = problem.features, problem.d_out, problem.positions
         packed = kept_samples_bytes(*shape, problem.n_columns)
         narrow = narrow_samples_bytes(problem.features, problem.n_columns)
-        room = usable_memory() // 2 if memory_limit is None else memory_limit
-        room -= bytes_of(problem).get("pcg", 0)
-        if sparing and problem.samples is not None:
-            room = min(room, max(_KEPT_FREELY, problem.samples.nbytes // 10))
+        room = room_for_samples(problem, memory_limit, sparing=sparing)
         if packed + narrow <= room:
             return cls(packed, narrow)
         return cls(packed) if packed <= room else cls()
+
+
+def room_for_samples(problem: Problem, memory_limit: int | None, *, sparing: bool) -> int:
+    """Bytes that samples may be kept in from pass to pass; see :meth:`Kept.of`."""
+    room = usable_memory() // 2 if memory_limit is None else memory_limit
+    room -= bytes_of(problem).get("pcg", 0)
+    if sparing:
+        of_data = 0 if problem.samples is None else problem.samples.nbytes // 10
+        room = min(room, max(_KEPT_FREELY, of_data))
+    return room
 
 
 def relative_ridge(samples: Samples, alpha: float) -> float:
@@ -426,6 +455,7 @@ def estimate_memory(
         and ``"qr"``: a fit by that solver, the moments included. ``"dual"``, when ``n_samples`` is
         given: a fit from the kernel of the samples; ``"pcg"``, then too: conjugate gradients that
         make the samples anew in every pass (they are kept between passes where there is room).
+        ``"proof"``: the proof of a certificate from a part of a stream.
 
     Examples
     --------
@@ -469,6 +499,8 @@ def _counted_bytes(
     dense, vectors = 8 * p * p, 8 * p * max(d_out, 1)
     estimate = {
         "moments": 2 * moments,
+        # Of a part of a stream, factorised by halves
+        "proof": moments + dense * 3 // 4,
         # A second matrix when a ridge makes the certificate need a factorisation of its own
         "cholesky": max(2 * moments, moments + 2 * dense + 4 * vectors + factor_bytes(p)),
         # LAPACK's divide and conquer works in 2 p^2 beside the matrix and its eigenvectors

@@ -67,6 +67,4 @@ class Products:
 
 def products_for(operator: NormalOperator, condition: float, allowed: bool) -> Products:
     """Products in whitened coordinates of a condition number, in float32 where that may be safe."""
-    work = 4.0 * operator.n_samples * operator.features.count
-    safe = allowed and FLOAT32 * condition**0.5 <= _ROUGHEST and work >= WORTHWHILE
-    return Products(operator, safe)
+    return Products(operator, allowed and FLOAT32 * condition**0.5 <= _ROUGHEST)

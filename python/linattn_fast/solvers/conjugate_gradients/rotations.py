@@ -230,7 +230,9 @@ def aware_of_rotations(
     """
     features, weight = operator.features, operator.total_weight
     work = 4.0 * operator.n_samples * features.count
-    usable = features.everything and features.d >= _FEWEST and whitening.full
+    # What rotations do to tokens they do not do to states, whose memory is of any meaning
+    usable = features.everything and features.sums_cancel and whitening.full
+    usable = usable and features.d >= _FEWEST
     if not usable or work < WORTHWHILE or whitening.condition > _LARGEST_CONDITION:
         return None
     if alpha > 0 and alpha * whitening.norm**2 > _SMALL_RIDGE:

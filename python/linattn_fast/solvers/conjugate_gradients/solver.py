@@ -12,8 +12,9 @@ from ...linalg.factors import NotSafe
 from ...problem.interface import Problem
 from ...system.progress import IterationBar
 from ..accuracy import squares_underflow
-from ..costs import Kept, bytes_of
+from ..costs import Kept, bytes_of, room_for_samples
 from ..solved import Solved, Task
+from .narrow import WORTHWHILE
 from .pcg import PcgSolution, solve_pcg
 
 _SOME = 256
@@ -44,8 +45,11 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
     problem, samples = task.problem, task.problem.samples
     task.moments = None  # the memory of a Gram that came before is wanted now
     kept = Kept.of(problem, task.memory_limit, sparing=task.sparing)
-    passes = problem.passes(keep=kept.packed > 0)
-    narrow = passes.kept and kept.narrow > 0
+    room = room_for_samples(problem, task.memory_limit, sparing=task.sparing)
+    passes = problem.passes(keep=kept.packed > 0, room=room)
+    work = 4.0 * passes.operator.n_samples * passes.operator.features.count
+    # What is held of a stream saves readings, too, which are worth more than flops
+    narrow = passes.held > 0 or (passes.kept and kept.narrow > 0 and work >= WORTHWHILE)
     _require_visible(problem)
     larger = None if samples is None else _larger_summands(samples)
     with task.stages.timed("solve"), IterationBar("conjugate gradients", task.progress) as watch:
@@ -66,6 +70,7 @@ def _attempt(task: Task) -> tuple[Solved, PcgSolution]:
         coefficient_error=error,
         iterations=found.iterations,
         bytes=bytes_of(problem, n)["pcg"]
+        + passes.held
         + (kept.packed if passes.kept else 0)
         + (kept.narrow if found.narrow_passes else 0),
         passes=passes,
