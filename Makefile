@@ -16,7 +16,7 @@ EMULATED := $(if $(filter Linux,$(shell uname)),ON,OFF)
 MINUTES ?= 60
 
 .PHONY: demo test lint docs attack bench bench-defaults bench-floors bench-busy bench-choices bench-rates bench-scale \
-  bench-stream bench-blocks bench-programs bench-softmax bench-cuda count wheel wheel-cuda clean
+  bench-states bench-stream bench-blocks bench-programs bench-softmax bench-cuda count wheel wheel-cuda clean
 
 demo: $(VENV)/installed
 	$(BIN)/linattn-fast demo --picture demo.png
@@ -70,6 +70,10 @@ bench-scale: $(VENV)/installed
 # Planted softmax layers: how often they are learned, and how fast; about ten minutes.
 bench-softmax: $(VENV)/installed
 	$(BIN)/python bench/softmax.py
+
+# States at the size of published phase diagrams, drawn in batches: about three minutes.
+bench-states: $(VENV)/installed
+	$(BIN)/python bench/states.py
 
 # Data larger than memory and on a cluster; 2 GB are written to a temporary folder (BENCH_FOLDER chooses another).
 bench-stream: $(VENV)/installed
