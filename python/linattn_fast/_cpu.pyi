@@ -75,7 +75,13 @@ class Moments:
     """Whether a result was rounded below the smallest normal number."""
 
 def accumulate(
-    samples: Samples, *, precision: str, with_gram: bool, threads: int, progress: _Progress
+    samples: Samples,
+    *,
+    precision: str,
+    with_gram: bool,
+    threads: int,
+    progress: _Progress,
+    into: NormalEquations | None = None,
 ) -> Moments: ...
 
 class NormalEquations:
