@@ -58,7 +58,7 @@ def caught_by_attack(claim, seeds, monkeypatch) -> bool:
 
 def test_a_rounding_count_too_small_by_one_slab(monkeypatch):
     test = test_underflow.test_the_roundings_that_are_counted_are_those_that_happen
-    assert not caught(test, "last", False, 4)
+    assert not caught(test, "last", False, 4, 8)
     right = cpu.CpuBackend.moments
 
     def fewer(self, *arguments, **options):
@@ -67,7 +67,7 @@ def test_a_rounding_count_too_small_by_one_slab(monkeypatch):
         return replace(totals, accumulation=how._replace(wide=how.wide - 1))
 
     monkeypatch.setattr(cpu.CpuBackend, "moments", fewer)
-    assert caught(test, "last", False, 4)
+    assert caught(test, "last", False, 4, 8)
 
 
 def test_a_dropped_underflow_flag(monkeypatch):

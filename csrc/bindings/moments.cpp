@@ -7,6 +7,7 @@
 #include "../core/scan.hpp"
 #include "../kernels/isa.hpp"
 #include "arrays.hpp"
+#include "normal_equations.hpp"
 #include "register.hpp"
 #include "samples.hpp"
 
@@ -22,10 +23,11 @@ struct SummedMoments {
 };
 
 SummedMoments accumulate(const OwnedSamples& owned, const std::string& precision, bool with_gram, int threads,
-                         const py::object& progress) {
+                         const py::object& progress, NormalEquations* into) {
   const SamplesInUse in_use(owned, /*with_squares=*/with_gram);
   const Samples& data = *in_use;
   require(precision == "float64" || precision == "mixed", "precision: must be 'float64' or 'mixed'");
+  require(into == nullptr || into->is_of(owned), "into: must be normal equations of the same samples");
   const bool with_sizes = with_gram && data.selection != nullptr;
   SummedMoments found{zeros({with_gram ? gram_size(data) : 0}),
                       zeros({data.d_out(), data.queries(), data.pairs()}),
@@ -38,8 +40,10 @@ SummedMoments accumulate(const OwnedSamples& owned, const std::string& precision
   const Monitor monitor = make_monitor(progress);
   threads = checked_threads(threads);
   const py::gil_scoped_release release;
+  std::unique_lock<std::mutex> lock;
+  SampleStore* const store = into != nullptr ? &into->locked(lock) : nullptr;
   found.how = accumulate_moments(chosen, data, precision == "mixed" ? Precision::mixed : Precision::float64, threads,
-                                 monitor, sums);
+                                 monitor, sums, store);
   for (const Doubles* const total : {&found.gram, &found.cross, &found.energy, &found.sizes}) {
     found.finite = found.finite && are_finite(total->data(), total->size(), threads);
   }
@@ -71,7 +75,8 @@ void register_moments(py::module_& module) {
           "underflow", [](const SummedMoments& found) { return found.how.underflow; },
           "Whether a result was rounded below the smallest normal number.");
   module.def("accumulate", &accumulate, py::arg("samples"), py::kw_only(), py::arg("precision"), py::arg("with_gram"),
-             py::arg("threads"), py::arg("progress"), "The moments of samples.");
+             py::arg("threads"), py::arg("progress"), py::arg("into") = nullptr,
+             "The moments of samples, which normal equations of the same samples keep on the way if they are to.");
   module.def("first_non_finite", &scan, py::arg("tokens"), py::arg("offsets"), py::arg("threads"),
              "Index of the first sequence with NaN or infinity, or -1.");
 }

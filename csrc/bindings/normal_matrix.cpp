@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "../common/index.hpp"
 #include "../core/ritz.hpp"
@@ -54,22 +55,19 @@ std::tuple<Doubles, Doubles, double> dense(const Doubles& gram, std::int64_t pai
   return {matrix, scale, norm};
 }
 
-Doubles projection(const Doubles& factor, const Doubles& scale, bool inverse, std::int64_t steps) {
+std::pair<double, double> ritz(const Doubles& factor, const Doubles& scale, std::int64_t inverse_steps,
+                               std::int64_t forward_steps, int threads) {
   require(factor.ndim() == 2 && factor.shape(0) == factor.shape(1), "factor: must be (n, n)");
   const std::int64_t n = factor.shape(0);
   require(scale.size() == n, "scale: must be (n,)");
-  require(steps > 0 && steps <= n / abreast, "steps: more than so many rows allow");
-  Doubles T({abreast * steps, abreast * steps});
-  double* const out = T.mutable_data();
-  const std::int64_t size = T.size();
+  require(std::min(inverse_steps, forward_steps) > 0 && std::max(inverse_steps, forward_steps) <= n / abreast,
+          "steps: more than so many rows allow");
+  threads = checked_threads(threads);
   const Kernels& chosen = kernels();
   const double *const entries = factor.data(), *const units = scale.data();
-  {
-    const py::gil_scoped_release release;
-    std::fill_n(out, size, 0.0);
-    project_on_krylov_space(chosen, entries, units, n, inverse, steps, out);
-  }
-  return T;
+  const py::gil_scoped_release release;
+  const RitzValues found = ritz_values(chosen, entries, units, n, inverse_steps, forward_steps, threads);
+  return {found.of_inverse, found.of_matrix};
 }
 
 bool exceeds_shift(const Doubles& gram, std::int64_t pairs, std::int64_t queries, bool triples, const Doubles& sizes,
@@ -108,9 +106,9 @@ void register_normal_matrix(py::module_& module) {
              py::arg("weight"), py::arg("ridge"), py::arg("sizes"), py::arg("threads"),
              "A = D (G / weight + ridge I) D (p, p), D (p,) of powers of two from sizes (p,), and the largest row sum "
              "of absolute values; D = I, and empty, where sizes is None.");
-  module.def("krylov_projection", &projection, py::arg("factor").noconvert(), py::arg("scale").noconvert(),
-             py::arg("inverse"), py::arg("steps"),
-             "The matrix D^-1 L L' D^-1, or its inverse, projected on a block Krylov space; zero where that ends.");
+  module.def("ritz_values", &ritz, py::arg("factor").noconvert(), py::arg("scale").noconvert(),
+             py::arg("inverse_steps"), py::arg("forward_steps"), py::arg("threads"),
+             "The largest eigenvalues of the inverse of D^-1 L L' D^-1, and of itself, on block Krylov spaces.");
   module.def("gram_exceeds", &exceeds_shift, py::arg("gram"), py::arg("pairs"), py::arg("queries"), py::arg("triples"),
              py::arg("sizes"), py::arg("magnitudes"), py::arg("shift"), py::arg("threads"),
              "Whether Cholesky runs to completion on D (G - (lost m + tau) rounding) D - backward tr - margin, D of "

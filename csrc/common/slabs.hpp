@@ -18,6 +18,9 @@ namespace linattn {
 constexpr std::int64_t most_slabs = 64;
 // The fewest blocks in a slab: of moments, and of a pass of coefficients over the samples.
 constexpr std::int64_t blocks_in_moment_slab = 8, blocks_in_pass_slab = 4;
+// Where samples are few, slabs may be smaller as long as there are no more of them than this, so that some threads
+// have work: clearing and adding the sums of a slab takes a tenth as long as summing over a block.
+constexpr std::int64_t fewest_blocks = 2, few_slabs = 4;
 // Doubles in the sums of all slabs together (256 MiB), as long as that makes this many slabs.
 constexpr std::int64_t slabs_budget_doubles = std::int64_t{32} << 20, fewest_affordable_slabs = 8;
 // Doubles in the Gram and cross moment that are still kept once a slab; larger ones are shared by all threads.
@@ -26,8 +29,8 @@ constexpr std::int64_t moment_slab_doubles = 64 * 1024;
 // Slabs of so many blocks, with sums of `entries` doubles each.
 inline std::int64_t slab_count(std::int64_t blocks, std::int64_t blocks_in_slab, std::int64_t entries) {
   const std::int64_t affordable = slabs_budget_doubles / std::max<std::int64_t>(1, entries);
-  return std::clamp<std::int64_t>(blocks / blocks_in_slab, 1,
-                                  std::min(most_slabs, std::max(fewest_affordable_slabs, affordable)));
+  const std::int64_t wanted = std::max(blocks / blocks_in_slab, std::min(blocks / fewest_blocks, few_slabs));
+  return std::clamp<std::int64_t>(wanted, 1, std::min(most_slabs, std::max(fewest_affordable_slabs, affordable)));
 }
 
 // Slabs of a pass of coefficients over so many samples.

@@ -238,6 +238,7 @@ struct Work {
   const Monitor& monitor;
   const MomentProduct& product;
   std::atomic<bool>& underflow;
+  SampleStore* store = nullptr;  // that keeps the blocks
 
   std::int64_t pairs() const { return data.formed_pairs(); }
   std::int64_t blocks() const { return (data.samples() + block_samples - 1) / block_samples; }
@@ -284,7 +285,10 @@ std::int64_t accumulate_by_rows(const Work& work, int threads, const MomentSums&
           }
         });
       }
-      team.for_each(filled, [&](std::int64_t i) { filler.finish(block(i), block(i).continues ? carry(i) : nullptr); });
+      team.for_each(filled, [&](std::int64_t i) {
+        filler.finish(block(i), block(i).continues ? carry(i) : nullptr);
+        if (work.store != nullptr) work.store->put(first + i, block(i), filler);
+      });
       // A block's factors stay in the L2 cache for a few tasks, while the totals of these pass by.
       const std::int64_t groups = (work.product.tasks() + tasks_at_once - 1) / tasks_at_once;
       team.for_each(groups + 1, [&](std::int64_t group) {
@@ -325,6 +329,7 @@ struct SlabWorker {
     fill(work, b, first, block);
     for (std::int64_t task = 0; task < work.product.tasks(); ++task) work.product.add(task, block, rows, sums);
     add_energy(block, sums.energy);
+    if (work.store != nullptr) work.store->put(b, block, filler);
   }
 
   const UnderflowWatch watch;
@@ -445,13 +450,14 @@ void SerialMoments::squared_error(const double* C, double* squared_error) {
 std::int64_t gram_size(const Samples& data) { return gram_entries(data.pairs(), data.queries(), data.triples()); }
 
 Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
-                             const Monitor& monitor, const MomentSums& sums) {
+                             const Monitor& monitor, const MomentSums& sums, SampleStore* store) {
   std::atomic<bool> underflow{false};
   const MomentProduct product(kernels, data, precision, sums.gram != nullptr, sums.sizes != nullptr);
-  const Work work{kernels, data, precision, monitor, product, underflow};
+  const Work work{kernels, data, precision, monitor, product, underflow, store};
   const std::int64_t entries = product.gram_entries() + product.cross_entries();
   const std::int64_t additions = entries <= moment_slab_doubles ? accumulate_by_slabs(work, threads, sums)
                                                                 : accumulate_by_rows(work, threads, sums);
+  if (store != nullptr) store->set_complete();
   return {block_roundings + additions, precision == Precision::mixed ? narrow_roundings : 0, underflow};
 }
 

@@ -20,6 +20,7 @@
 #include "../common/sums.hpp"
 #include "../kernels/table.hpp"
 #include "sample_block.hpp"
+#include "sample_store.hpp"
 
 namespace linattn {
 
@@ -34,9 +35,10 @@ struct Summation {
 // Number of entries of `gram`.
 std::int64_t gram_size(const Samples& data);
 
-// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite.
+// Adds the moments of the data to `sums`. Same bits for every number of threads. Throws NonFinite. A store of the same
+// samples, if there is one, keeps them for passes to come.
 Summation accumulate_moments(const Kernels& kernels, const Samples& data, Precision precision, int threads,
-                             const Monitor& monitor, const MomentSums& sums);
+                             const Monitor& monitor, const MomentSums& sums, SampleStore* store = nullptr);
 
 // The same in float64 for one problem after the other: `data` stays, and its tokens and targets are replaced by others
 // of the same shapes. What is set up for a problem serves the next. Works on the thread that makes it.

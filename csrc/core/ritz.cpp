@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "../common/buffer.hpp"
+#include "../common/team.hpp"
+#include "tridiagonal.hpp"
 
 namespace linattn {
 
@@ -13,6 +15,8 @@ namespace {
 constexpr std::int64_t square = abreast * abreast;
 // A vector of a block that keeps less than this of its length outside the others of the block adds nothing to it.
 constexpr double independent = 1e-10;
+// As long as a second thread takes to start, about.
+constexpr std::int64_t multiply_adds_worth_a_thread = 1 << 20;
 
 // Numbers in [-1, 1), the same every time.
 void fill_with_noise(double* x, std::int64_t count) {
@@ -25,9 +29,10 @@ void fill_with_noise(double* x, std::int64_t count) {
   }
 }
 
-// R^-1, upper triangular, for the Gram G = R'R of a block; false where its vectors are dependent.
-bool inverse_root(const double* G, double* inverse) {
-  double R[square] = {}, length[abreast];
+// R and R^-1, upper triangular, for the Gram G = R'R of a block; false where its vectors are dependent.
+bool root(const double* G, double* R, double* inverse) {
+  std::fill_n(R, square, 0.0);
+  double length[abreast];
   for (std::int64_t i = 0; i < abreast; ++i) {
     length[i] = std::sqrt(G[i * abreast + i]);
     if (!(length[i] > 0 && length[i] < HUGE_VAL)) return false;
@@ -53,45 +58,73 @@ bool inverse_root(const double* G, double* inverse) {
     }
   }
   for (std::int64_t i = 0; i < abreast; ++i) {
-    for (std::int64_t j = i; j < abreast; ++j) inverse[i * abreast + j] /= length[i];
+    for (std::int64_t j = i; j < abreast; ++j) {
+      inverse[i * abreast + j] /= length[i];
+      R[i * abreast + j] *= length[j];
+    }
   }
   return true;
 }
 
-class KrylovSpace {
+void multiply(const double* a, const double* b, double* out) {
+  for (std::int64_t i = 0; i < abreast; ++i) {
+    for (std::int64_t j = 0; j < abreast; ++j) {
+      double sum = 0.0;
+      for (std::int64_t k = 0; k < abreast; ++k) sum += a[i * abreast + k] * b[k * abreast + j];
+      out[i * abreast + j] = sum;
+    }
+  }
+}
+
+// One block of the basis after the other; the last three are kept.
+class Lanczos {
  public:
-  KrylovSpace(const Kernels& kernels, std::int64_t n, std::int64_t steps)
-      : kernels_(kernels), n_(n), basis_(steps * n * abreast), next_(n * abreast), aside_(n * abreast) {}
-
-  double* next() { return next_.data(); }
-  const double* block(std::int64_t j) const { return basis_.data() + j * n_ * abreast; }
-
-  // H = V_j' next for a block j; next -= V_j H.
-  void project_out(std::int64_t j, double* H) {
-    kernels_.inner_products(block(j), next(), n_, H);
-    kernels_.add_combination(block(j), H, -1.0, n_, next());
+  Lanczos(const Kernels& kernels, std::int64_t n)
+      : kernels_(kernels), n_(n), before_(n * abreast), own_(n * abreast), next_(n * abreast), aside_(n * abreast) {
+    fill_with_noise(next_.data(), n * abreast);
   }
 
-  // Makes `next`, with orthonormal columns, the block j; false where they are dependent. Twice, for the first time
+  // Makes `next` a block, with next = block R before; false where its vectors are dependent. Twice, for the first time
   // leaves them orthogonal only to rounding times their condition.
-  bool append(std::int64_t j) {
-    alignas(64) double H[square], G[square], inverse[square];
-    for (int time = 0; time < 2; ++time) {
-      for (std::int64_t k = 0; k < j; ++k) project_out(k, H);
-      kernels_.inner_products(next(), next(), n_, G);
-      if (!inverse_root(G, inverse)) return false;
-      std::fill_n(aside_.data(), n_ * abreast, 0.0);
-      kernels_.add_combination(next(), inverse, 1.0, n_, aside_.data());
-      std::swap(next_, aside_);
-    }
-    std::copy_n(next(), n_ * abreast, basis_.data() + j * n_ * abreast);
+  bool advance(double* R) {
+    alignas(64) double G[square], first[square], second[square];
+    if (!make_orthonormal(first)) return false;
+    kernels_.inner_products(own_.data(), next_.data(), n_, G);
+    kernels_.add_combination(own_.data(), G, -1.0, n_, next_.data());
+    if (!make_orthonormal(second)) return false;
+    multiply(second, first, R);
+    std::swap(before_, own_);
+    std::swap(own_, next_);
     return true;
   }
 
+  // next = K own - before B' - own A, and A, where apply(x) makes K x of x and next = own B when own was made.
+  template <typename Apply>
+  void extend(const Apply& apply, const double* B, double* A) {
+    std::copy_n(own_.data(), n_ * abreast, next_.data());
+    apply(next_.data());
+    alignas(64) double turned[square];
+    for (std::int64_t i = 0; i < square; ++i) turned[i] = B[i % abreast * abreast + i / abreast];
+    kernels_.add_combination(before_.data(), turned, -1.0, n_, next_.data());
+    kernels_.inner_products(own_.data(), next_.data(), n_, A);
+    kernels_.add_combination(own_.data(), A, -1.0, n_, next_.data());
+  }
+
  private:
+  // next = next R^-1, with R from next'next = R'R.
+  bool make_orthonormal(double* R) {
+    alignas(64) double G[square], inverse[square];
+    kernels_.inner_products(next_.data(), next_.data(), n_, G);
+    if (!root(G, R, inverse)) return false;
+    std::fill_n(aside_.data(), n_ * abreast, 0.0);
+    kernels_.add_combination(next_.data(), inverse, 1.0, n_, aside_.data());
+    std::swap(next_, aside_);
+    return true;
+  }
+
   const Kernels& kernels_;
   std::int64_t n_;
-  Buffer basis_, next_, aside_;
+  Buffer before_, own_, next_, aside_;  // n x abreast; zero at first
 };
 
 void apply(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n, bool inverse, double* x) {
@@ -107,28 +140,59 @@ void apply(const Kernels& kernels, const double* factor, const double* scale, st
   scaled();
 }
 
-}  // namespace
+// The largest eigenvalue of a symmetric matrix A (n x n), n a multiple of most_lanes, which is overwritten; NaN where
+// it is not finite.
+double largest_of_dense(const Kernels& kernels, double* A, std::int64_t n) {
+  double largest = 0.0;
+  for (std::int64_t i = 0; i < n * n; ++i) {
+    if (!std::isfinite(A[i])) return std::nan("");
+    largest = std::max(largest, std::abs(A[i]));
+  }
+  if (largest == 0.0) return 0.0;
+  const int exponent = std::ilogb(largest) + 1;  // to entries of at most one, so that squares do not overflow
+  const double unit = std::ldexp(1.0, -exponent / 2), other = std::ldexp(1.0, -exponent - -exponent / 2);
+  for (std::int64_t i = 0; i < n * n; ++i) A[i] = A[i] * unit * other;
+  const Buffer diagonal(n), beside(n), v(n), w(n);
+  kernels.tridiagonalise(A, n, diagonal.data(), beside.data(), v.data(), w.data());
+  return std::ldexp(largest_eigenvalue(diagonal.data(), beside.data(), n), exponent);
+}
 
-void project_on_krylov_space(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,
-                             bool inverse, std::int64_t steps, double* T) {
+// The largest eigenvalue of the projection. Blocks are left zero from where the space does not grow any more, or
+// numbers overflow: K has no negative eigenvalues, so that zeros change nothing.
+double largest_on_krylov_space(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,
+                               bool inverse, std::int64_t steps) {
   const std::int64_t size = abreast * steps;
-  KrylovSpace space(kernels, n, steps);
-  fill_with_noise(space.next(), n * abreast);
-  alignas(64) double H[square];
-  for (std::int64_t step = 0; step < steps; ++step) {
-    if (!space.append(step)) return;
-    std::copy_n(space.block(step), n * abreast, space.next());
-    apply(kernels, factor, scale, n, inverse, space.next());
-    for (std::int64_t j = 0; j <= step; ++j) {
-      space.project_out(j, H);
-      for (std::int64_t r = 0; r < abreast; ++r) {
-        for (std::int64_t c = 0; c < abreast; ++c) {
-          T[(j * abreast + r) * size + step * abreast + c] = H[r * abreast + c];
-          T[(step * abreast + c) * size + j * abreast + r] = H[r * abreast + c];
-        }
+  const Buffer T(size * size);
+  const auto entry = [&](std::int64_t i, std::int64_t j) -> double& { return T.data()[i * size + j]; };
+  Lanczos space(kernels, n);
+  alignas(64) double A[square], B[square];
+  for (std::int64_t step = 0; step < steps && space.advance(B); ++step) {
+    const std::int64_t at = step * abreast;
+    for (std::int64_t i = 0; step > 0 && i < square; ++i) {
+      entry(at + i / abreast, at - abreast + i % abreast) = entry(at - abreast + i % abreast, at + i / abreast) = B[i];
+    }
+    space.extend([&](double* x) { apply(kernels, factor, scale, n, inverse, x); }, B, A);
+    for (std::int64_t r = 0; r < abreast; ++r) {
+      for (std::int64_t c = 0; c < abreast; ++c) {
+        entry(at + r, at + c) = A[r * abreast + c] / 2 + A[c * abreast + r] / 2;  // the sum alone might overflow
       }
     }
   }
+  return largest_of_dense(kernels, T.data(), size);
+}
+
+}  // namespace
+
+RitzValues ritz_values(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,
+                       std::int64_t inverse_steps, std::int64_t forward_steps, int threads) {
+  double found[2];
+  const bool worth_a_thread = forward_steps * n * n * abreast > multiply_adds_worth_a_thread;
+  Team::run(worth_a_thread ? std::min(threads, 2) : 1, [&](Team& team, int) {
+    team.for_each(2, [&](std::int64_t i) {
+      found[i] = largest_on_krylov_space(kernels, factor, scale, n, i == 0, i == 0 ? inverse_steps : forward_steps);
+    });
+  });
+  return {found[0], found[1]};
 }
 
 }  // namespace linattn

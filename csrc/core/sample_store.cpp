@@ -47,7 +47,7 @@ const PackedSamples& SampleReader::next() {
   }
   filler_.complete(block_, block_.continues ? carry_.data() : nullptr);
   std::swap(carry_, next_carry_);
-  pack(packed);
+  store_.pack(block_, filler_, packed);
   return packed;
 }
 
@@ -62,10 +62,10 @@ const float* SampleReader::narrow_s() const {
   return packed.narrow_s.data();
 }
 
-void SampleReader::pack(PackedSamples& packed) const {
-  const Samples& data = store_.filled_;
+void SampleStore::pack(const SampleBlock& block, const BlockFiller& filler, PackedSamples& packed) const {
+  const Samples& data = filled_;
   const bool all = data.positions == Positions::all;
-  const std::int64_t samples = block_.samples, pairs = data.pairs(), d_out = data.d_out();
+  const std::int64_t samples = block.samples, pairs = data.pairs(), d_out = data.d_out();
   const std::int64_t rows = query_row_count(data);
   if (packed.samples < samples) {
     packed.s = Buffer(pairs * samples);
@@ -74,20 +74,20 @@ void SampleReader::pack(PackedSamples& packed) const {
     packed.y = Buffer(d_out * samples);
   }
   packed.samples = samples;
-  store_.kernels_.float64.pack_right_rows(block_.left(), block_stride, pairs, samples, nullptr, packed.s.data());
+  kernels_.float64.pack_right_rows(block.left(), block_stride, pairs, samples, nullptr, packed.s.data());
   const auto copy_row = [&](const Buffer& from, std::int64_t row, Buffer& to, std::int64_t i) {
     std::copy_n(from.data() + row * block_stride, samples, to.data() + i * samples);
   };
   for (std::int64_t i = 0; i < rows; ++i) {
     if (all) {
-      copy_row(block_.s, filler_.query_rows()[static_cast<std::size_t>(i)], packed.queries, i);
+      copy_row(block.s, filler.query_rows()[static_cast<std::size_t>(i)], packed.queries, i);
     } else {
       const std::int64_t l = data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
-      copy_row(block_.z, l, packed.queries, i);
+      copy_row(block.z, l, packed.queries, i);
     }
   }
-  copy_row(block_.weights, 0, packed.weights, 0);
-  for (std::int64_t a = 0; a < d_out; ++a) copy_row(block_.y, a, packed.y, a);
+  copy_row(block.weights, 0, packed.weights, 0);
+  for (std::int64_t a = 0; a < d_out; ++a) copy_row(block.y, a, packed.y, a);
 }
 
 }  // namespace linattn

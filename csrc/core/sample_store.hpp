@@ -1,4 +1,5 @@
-// Samples packed for products with coefficients, block after block: kept from the first pass on, or made anew in each.
+// Samples packed for products with coefficients, block after block: kept from the first pass on, or from when their
+// moments were summed; or made anew in each pass.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,11 @@ class SampleStore {
   // The sums of a pass through all blocks; there is one pass at a time.
   SlabSums& sums() { return sums_; }
 
+  // Keeps block b, which `filler` has completed from the same samples. No two threads may be at the same block.
+  void put(std::int64_t b, const SampleBlock& block, const BlockFiller& filler) {
+    if (keep_) pack(block, filler, kept_[static_cast<std::size_t>(b)]);
+  }
+
   // To be called after a pass through all blocks: from now on they are there, if they are to be kept.
   void set_complete() { complete_ = keep_; }
 
@@ -40,6 +46,8 @@ class SampleStore {
 
  private:
   friend class SampleReader;
+  void pack(const SampleBlock& block, const BlockFiller& filler, PackedSamples& packed) const;
+
   const Kernels& kernels_;
   const Samples& data_;
   Samples filled_;  // for all positions without targets: they are read where residuals are taken
@@ -65,8 +73,6 @@ class SampleReader {
   const SampleBlock& rows() const { return block_; }
 
  private:
-  void pack(PackedSamples& packed) const;
-
   SampleStore& store_;
   bool make_;
   BlockFiller filler_;

@@ -55,7 +55,8 @@ std::int64_t sum_over_slabs(std::int64_t samples, std::int64_t blocks_in_slab, i
       } else {
         std::fill_n(own.data(), entries, 0.0);
       }
-      const std::int64_t first = slab * blocks / slabs, end = (slab + 1) * blocks / slabs;
+      // Larger slabs come first: a thread that starts late then finds less to do.
+      const std::int64_t first = (slab * blocks + slabs - 1) / slabs, end = ((slab + 1) * blocks + slabs - 1) / slabs;
       for (std::int64_t b = first; b < end && !team.failed(); ++b) {
         add(worker, b, b == first, own.data());
         ++done;

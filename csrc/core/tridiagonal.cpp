@@ -50,36 +50,58 @@ double least_eigenvalue(const std::vector<double>& a, const std::vector<double>&
   return low + (high - low) / 2;
 }
 
+// A tridiagonal matrix brought to entries of at most one, by a power of two, so that squares neither overflow nor
+// underflow; its eigenvalues are in [low, high].
+struct Scaled {
+  std::vector<double> diagonal, squares;
+  double low = 0, high = 0;
+  int exponent = 0;
+  bool finite = true, zero = false;
+
+  Scaled(const double* a, const double* b, std::int64_t n) {
+    double size = 0;
+    const auto look_at = [&](double entry) {
+      size = std::max(size, std::abs(entry));
+      finite = finite && std::isfinite(entry);
+    };
+    std::for_each(a, a + n, look_at);
+    std::for_each(b, b + n - 1, look_at);
+    zero = size == 0;
+    if (!finite || zero) return;
+    exponent = std::ilogb(size) + 1;
+    diagonal.assign(a, a + n);
+    squares.resize(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto entry = [&](std::int64_t j) { return j < 0 || j >= n - 1 ? 0.0 : std::ldexp(b[j], -exponent); };
+      double& own = diagonal[static_cast<std::size_t>(i)];
+      own = std::ldexp(own, -exponent);
+      squares[static_cast<std::size_t>(i)] = entry(i) * entry(i);
+      const double beside = std::abs(entry(i - 1)) + std::abs(entry(i));  // Gershgorin
+      low = std::min(low, own - beside);
+      high = std::max(high, own + beside);
+    }
+    const double little = 16 * std::numeric_limits<double>::epsilon();  // by which rounding may put one outside
+    low -= little;
+    high += little;
+  }
+
+  double smallest() const {
+    if (!finite || zero) return finite ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+    return std::ldexp(least_eigenvalue(diagonal, squares, 1.0, low, high), exponent);
+  }
+  double largest() const {
+    if (!finite || zero) return finite ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+    return std::ldexp(-least_eigenvalue(diagonal, squares, -1.0, -high, -low), exponent);
+  }
+};
+
 }  // namespace
 
 Extremes extreme_eigenvalues(const double* a, const double* b, std::int64_t n) {
-  double largest = 0;
-  bool finite = true;
-  const auto look_at = [&](double entry) {
-    largest = std::max(largest, std::abs(entry));
-    finite = finite && std::isfinite(entry);
-  };
-  std::for_each(a, a + n, look_at);
-  std::for_each(b, b + n - 1, look_at);
-  if (!finite) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
-  if (largest == 0) return {0.0, 0.0};
-  // To entries of at most one, by a power of two, so that squares neither overflow nor underflow
-  const int exponent = std::ilogb(largest) + 1;
-  std::vector<double> diagonal(a, a + n), squares(static_cast<std::size_t>(n));
-  double low = 0, high = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto entry = [&](std::int64_t j) { return j < 0 || j >= n - 1 ? 0.0 : std::ldexp(b[j], -exponent); };
-    double& own = diagonal[static_cast<std::size_t>(i)];
-    own = std::ldexp(own, -exponent);
-    squares[static_cast<std::size_t>(i)] = entry(i) * entry(i);
-    const double beside = std::abs(entry(i - 1)) + std::abs(entry(i));  // Gershgorin
-    low = std::min(low, own - beside);
-    high = std::max(high, own + beside);
-  }
-  const double little = 16 * std::numeric_limits<double>::epsilon();  // by which rounding may put one outside
-  const double smallest = least_eigenvalue(diagonal, squares, 1.0, low - little, high + little);
-  const double greatest = -least_eigenvalue(diagonal, squares, -1.0, -high - little, -low + little);
-  return {std::ldexp(smallest, exponent), std::ldexp(greatest, exponent)};
+  const Scaled matrix(a, b, n);
+  return {matrix.smallest(), matrix.largest()};
 }
+
+double largest_eigenvalue(const double* a, const double* b, std::int64_t n) { return Scaled(a, b, n).largest(); }
 
 }  // namespace linattn

@@ -1,7 +1,7 @@
 // A triangle, row-major, with few vectors side by side: x[i * abreast + c] is entry i of vector c. One reading of the
-// triangle serves all of them, four rows of it at a time.
+// triangle serves all of them, as many rows of it at a time as there are registers for.
 
-constexpr int rows_together = 4, row_vectors = static_cast<int>(abreast / lanes);
+constexpr int row_vectors = static_cast<int>(abreast / lanes), rows_together = row_vectors == 1 ? 8 : 4;
 
 // One entry of all vectors.
 struct Entries {

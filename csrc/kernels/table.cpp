@@ -22,6 +22,7 @@ namespace {
 #include "answers.hpp"
 #include "chosen_pairs.hpp"
 #include "gather.hpp"
+#include "householder.hpp"
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
@@ -78,6 +79,7 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        multiply_upper_abreast,
                        inner_products_abreast,
                        add_combination_abreast,
+                       tridiagonalise,
                        multiply_adds};
 
 }  // namespace LINATTN_ISA_NAME

@@ -168,6 +168,8 @@ struct Kernels {
   void (*inner_products)(const double* a, const double* b, std::int64_t n, double* out);
   // x += factor v H for x and v (n x abreast), H (abreast x abreast).
   void (*add_combination)(const double* v, const double* H, double factor, std::int64_t n, double* x);
+  // The tridiagonal form of a symmetric matrix A (n x n), n a multiple of most_lanes (kernels/householder.hpp).
+  void (*tridiagonalise)(double* A, std::int64_t n, double* diagonal, double* beside, double* v, double* w);
 
   // independent_vectors of multiply-adds a round and nothing else: the machine's peak.
   double (*multiply_adds)(std::int64_t rounds);

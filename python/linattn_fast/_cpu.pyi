@@ -86,7 +86,13 @@ class Moments:
     """Whether a result was rounded below the smallest normal number."""
 
 def accumulate(
-    samples: Samples, *, precision: str, with_gram: bool, threads: int, progress: _Progress
+    samples: Samples,
+    *,
+    precision: str,
+    with_gram: bool,
+    threads: int,
+    progress: _Progress,
+    into: NormalEquations | None = None,
 ) -> Moments: ...
 
 class NormalEquations:
@@ -109,7 +115,9 @@ def dense_gram(
     sizes: _Floats | None,
     threads: int,
 ) -> tuple[_Floats, _Floats, float]: ...
-def krylov_projection(factor: _Floats, scale: _Floats, inverse: bool, steps: int) -> _Floats: ...
+def ritz_values(
+    factor: _Floats, scale: _Floats, inverse_steps: int, forward_steps: int, threads: int
+) -> tuple[float, float]: ...
 def gram_exceeds(
     gram: _Floats,
     pairs: int,

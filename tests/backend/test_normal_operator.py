@@ -30,21 +30,31 @@ def batch(rng, form, d, N=300):
 
 
 def results(operator, C):
-    return [*operator.kronecker_factors(), *operator.normal(C), *operator.gradient(C)]
+    passes = [*operator.normal(C), *operator.gradient(C)]  # before one that forms all samples anew
+    return [*operator.kronecker_factors(), *passes]
+
+
+def operator_of(samples, kept):
+    """The compiled operator; its samples are kept from a pass, from their moments, or not."""
+    operator = get_backend("cpu").normal_operator(samples, keep=kept != "never")
+    if kept == "from moments":
+        get_backend("cpu").moments(samples, into=operator)
+        assert operator.narrow(np.ones((1, samples.features.count))) is not None  # if they are kept
+    return operator
 
 
 @needs_cpu
 @pytest.mark.parametrize("form", ["dense", "ragged", "float32"])
 @pytest.mark.parametrize("chosen", FEATURES)
-@pytest.mark.parametrize("d", [1, 3, 9])
-@pytest.mark.parametrize("keep", [True, False])
-def test_compiled_passes_agree_with_numpy(rng, positions, form, chosen, d, keep):
+@pytest.mark.parametrize("d", [1, 3, 10])  # moments by slabs and by rows
+@pytest.mark.parametrize("kept", ["from a pass", "from moments", "never"])
+def test_compiled_passes_agree_with_numpy(rng, positions, form, chosen, d, kept):
     tokens, features = batch(rng, form, d), FEATURES[chosen](d)
     y, w = random_targets(rng, tokens, 3, positions), rng.random(len(tokens))
     C = rng.standard_normal((3, features.count))
     given = (tokens, y, w, positions, features)
     expected = results(NumpyNormalOperator(samples_of(*given)), C)
-    found = results(get_backend("cpu").normal_operator(samples_of(*given), keep=keep), C)
+    found = results(operator_of(samples_of(*given), kept), C)
     # Sums of absolute values: what rounding is relative to. y - C h becomes |y| + |C| |h|.
     sizes = NumpyNormalOperator(samples_of(absolute(tokens), absolute(y), w, positions, features))
     size = results(sizes, np.abs(C))[:5] + list(sizes.gradient(-np.abs(C)))
@@ -86,17 +96,16 @@ def test_passes_are_what_the_features_give(rng, backend, positions, keep):
 
 @needs_cpu
 @pytest.mark.parametrize("chosen", FEATURES)
-@pytest.mark.parametrize("keep", [True, False])
-def test_passes_have_the_same_bits_for_every_number_of_threads(rng, positions, chosen, keep):
-    tokens, features = batch(rng, "ragged", 5, 3000), FEATURES[chosen](5)
+@pytest.mark.parametrize("kept", ["from a pass", "from moments", "never"])
+@pytest.mark.parametrize("d", [5, 10])  # moments by slabs and by rows
+def test_passes_have_the_same_bits_for_every_number_of_threads(rng, positions, chosen, kept, d):
+    tokens, features = batch(rng, "ragged", d, 3000), FEATURES[chosen](d)
     y, w = random_targets(rng, tokens, 2, positions), rng.random(3000)
     C = rng.standard_normal((2, features.count))
     found = []
     for threads in (1, 2, 3):
         la.set_num_threads(threads)
-        operator = get_backend("cpu").normal_operator(
-            samples_of(tokens, y, w, positions, features), keep=keep
-        )
+        operator = operator_of(samples_of(tokens, y, w, positions, features), kept)
         found.append(results(operator, C))
     for others in found[1:]:
         for a, b in zip(found[0], others, strict=True):
@@ -237,3 +246,13 @@ def test_an_interrupted_first_pass_leaves_nothing_half_made(rng):
         samples_of(tokens, y, None, "last", la.Features(4))
     ).kronecker_factors()
     np.testing.assert_allclose(operator.kronecker_factors().pairs, expected.pairs, rtol=1e-10)
+
+
+@needs_cpu
+def test_moments_refuse_normal_equations_of_other_samples(rng):
+    one, other = (
+        samples_of(tokens, random_targets(rng, tokens, 1, "last"), None, "last", la.Features(2))
+        for tokens in (batch(rng, "dense", 2), batch(rng, "dense", 2))
+    )
+    with pytest.raises(ValueError, match="^into: "):
+        get_backend("cpu").moments(one, into=get_backend("cpu").normal_operator(other, keep=True))

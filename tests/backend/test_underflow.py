@@ -267,17 +267,18 @@ def lost_additions(sum_found, weights):
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("chosen", [False, True])
-@pytest.mark.parametrize("slabs", [1, 4, 64])
-def test_the_roundings_that_are_counted_are_those_that_happen(positions, chosen, slabs):
+# A slab has at least two blocks, and eight where there are more than four slabs
+@pytest.mark.parametrize(("slabs", "blocks"), [(1, 1), (1, 3), (2, 2), (4, 2), (4, 8), (64, 8)])
+def test_the_roundings_that_are_counted_are_those_that_happen(positions, chosen, slabs, blocks):
     """Sums of slabs: a summand of one, in as many additions as the core says, and no more."""
-    w = staircase(slabs, 8)
+    w = staircase(slabs, blocks)
     Z = np.zeros((len(w), 1, 2))
     Z[:, 0, 0] = 1.0  # every summand is its weight
     features = la.Features(2, pairs=[(0, 0)], queries=[0]) if chosen else None
     moments = la.Moments(2, 0, positions=positions, features=features, backend="cpu")
     moments.update(Z, sample_weight=w)
     seen = lost_additions(moments.gram_diagonal()[0], w)
-    assert seen == pytest.approx(255 + 7 + slabs - 1, abs=0.01)
+    assert seen == pytest.approx(255 + blocks - 1 + slabs - 1, abs=0.01)
     # Four products, which are exact here, and the addition of the first slab to zero
     assert moments.accumulation.wide == round(seen) + 5
     if chosen:

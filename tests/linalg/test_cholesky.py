@@ -226,3 +226,46 @@ def test_extreme_eigenvalues_of_what_is_diagonal_or_not_finite():
     for bad in (np.nan, np.inf):
         assert np.isnan(core.extreme_eigenvalues(np.array([1.0, bad]), np.zeros(1))).all()
         assert np.isnan(core.extreme_eigenvalues(np.ones(2), np.array([bad]))).all()
+
+
+def scaled_factor(rng, n, condition):
+    """L and D (n,) of powers of two, and the eigenvalues of D^-1 L L' D^-1."""
+    U = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    values = np.geomspace(1, 1 / condition, n)
+    scale = 2.0 ** rng.integers(-2, 3, n)
+    M = (U * values) @ U.T
+    L = np.linalg.cholesky(scale[:, None] * (M / 2 + M.T / 2) * scale)
+    return np.ascontiguousarray(L), scale, values
+
+
+@needs_cpu
+@pytest.mark.parametrize("n", [64, 96, 288])
+@pytest.mark.parametrize("condition", [2.0, 1e3, 1e8])
+def test_ritz_values_on_the_whole_space_are_the_extreme_eigenvalues(rng, isa, n, condition):
+    L, scale, values = scaled_factor(rng, n, condition)
+    inverse, forward = core.ritz_values(L, scale, n // 8, n // 8, 2)
+    # Factorising and solving err by some n eps, times the condition number for the smallest
+    assert_allclose(forward, values[0], rtol=20 * n * 2e-16)
+    assert_allclose(1 / inverse, values[-1], rtol=20 * n * 2e-16 * condition)
+
+
+@needs_cpu
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+def test_ritz_values_on_a_part_of_it_are_within_the_spectrum(rng, steps):
+    L, scale, values = scaled_factor(rng, 200, 1e4)
+    found = [core.ritz_values(L, scale, steps, steps, threads) for threads in (1, 2)]
+    assert found[0] == found[1]  # the same bits
+    inverse, forward = found[0]
+    rounding = 1e-10  # of the condition number, as above
+    assert values[-1] * (1 - rounding) <= 1 / inverse
+    assert forward <= values[0] * (1 + rounding)
+    if steps == 8:  # a space of 64 dimensions
+        assert_allclose((1 / inverse, forward), (values[-1], values[0]), rtol=1e-2)
+
+
+@needs_cpu
+def test_ritz_values_of_what_overflows_are_no_numbers_or_nothing(rng):
+    L = np.eye(64)
+    assert not core.ritz_values(L, np.full(64, 1e-200), 4, 4, 1)[1] < np.inf
+    with pytest.raises(ValueError, match="^steps: "):
+        core.ritz_values(L, np.ones(64), 9, 4, 1)

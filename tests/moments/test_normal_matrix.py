@@ -91,4 +91,4 @@ def test_arrays_of_another_size_are_refused(rng):
     with pytest.raises(ValueError, match="^triples: all pairs"):
         compiled.core.gram_sizes(np.ones(10), 3, 3, True, 0)
     with pytest.raises(ValueError, match="^steps: more than"):
-        compiled.core.krylov_projection(np.eye(9), np.ones(9), True, 2)
+        compiled.core.ritz_values(np.eye(9), np.ones(9), 2, 1, 1)

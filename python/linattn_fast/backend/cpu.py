@@ -21,7 +21,7 @@ from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
-from .normal_operator import Gradient, KroneckerFactors, NormalProduct
+from .normal_operator import Gradient, KroneckerFactors, NormalOperator, NormalProduct
 from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
@@ -92,7 +92,11 @@ class CpuBackend:
         return ""
 
     def moments(
-        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
+        self,
+        samples: Samples,
+        precision: Precision = "float64",
+        progress: Progress = None,
+        into: NormalOperator | None = None,
     ) -> Totals:
         """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
@@ -110,6 +114,7 @@ class CpuBackend:
                 with_gram=True,
                 threads=threads,
                 progress=progress,
+                into=into.equations if isinstance(into, CpuNormalOperator) else None,
             )
         except core.NonFiniteError:
             raise non_finite_error(tokens) from None
@@ -182,8 +187,8 @@ class CpuNormalOperator:
     samples
         A checked batch with targets, which must not change while this object is in use.
     keep
-        Whether to keep the packed samples after the first pass; else every pass packs them
-        again from the tokens.
+        Whether to keep the packed samples from the first pass on, or from when their moments are
+        summed; else every pass packs them again from the tokens.
     """
 
     def __init__(self, samples: Samples, *, keep: bool) -> None:
@@ -193,26 +198,26 @@ class CpuNormalOperator:
         self.total_weight = samples.total_weight
         self._tokens = samples.tokens
         self._work = samples.n_columns * samples.features.count  # for each row of coefficients
-        self._equations = core.NormalEquations(samples.compiled, keep=keep)
+        self.equations = core.NormalEquations(samples.compiled, keep=keep)
 
     def kronecker_factors(self) -> KroneckerFactors:
         """See :meth:`NormalOperator.kronecker_factors`."""
-        return KroneckerFactors(*self._pass(self._equations.kronecker_factors))
+        return KroneckerFactors(*self._pass(self.equations.kronecker_factors))
 
     def normal(self, C: Floats) -> NormalProduct:
         """See :meth:`NormalOperator.normal`."""
-        return NormalProduct(*self._pass(self._equations.normal, C))
+        return NormalProduct(*self._pass(self.equations.normal, C))
 
     def narrow(self, C: Floats) -> NormalProduct | None:
         """See :meth:`NormalOperator.narrow`: for samples that a first pass has kept."""
-        sums = self._equations.narrow(C, get_num_threads())
+        sums = self.equations.narrow(C, get_num_threads())
         if sums is None or not all(np.isfinite(array).all() for array in sums):
             return None
         return NormalProduct(*sums)
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
-        return Gradient(*self._pass(self._equations.gradient, C))
+        return Gradient(*self._pass(self.equations.gradient, C))
 
     def _pass(self, operation: Callable[..., Any], *arrays: Floats) -> tuple[Floats, ...]:
         """Make one pass over the samples; raise where its sums are not finite."""

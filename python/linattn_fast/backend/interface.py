@@ -31,9 +31,17 @@ class Backend(Protocol):
     """Whether results are arrays on a CUDA device."""
 
     def moments(
-        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
+        self,
+        samples: Samples,
+        precision: Precision = "float64",
+        progress: Progress = None,
+        into: NormalOperator | None = None,
     ) -> Totals:
-        """Sum the moments of a batch, and count how they were rounded."""
+        """Sum the moments of a batch, and count how they were rounded.
+
+        Where the samples are formed on the way, the normal equations ``into``, of the same batch,
+        keep them, if they are to keep any.
+        """
         ...
 
     def summand_sizes(self, samples: Samples) -> Floats:

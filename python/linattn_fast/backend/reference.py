@@ -18,7 +18,7 @@ from ..features.accumulation import Accumulation, summand_sizes
 from ..features.samples import Samples
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
-from .normal_operator import NumpyNormalOperator
+from .normal_operator import NormalOperator, NumpyNormalOperator
 from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
@@ -101,7 +101,11 @@ class NumpyBackend:
     summand_sizes = staticmethod(summand_sizes)
 
     def moments(
-        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
+        self,
+        samples: Samples,
+        precision: Precision = "float64",
+        progress: Progress = None,
+        into: NormalOperator | None = None,
     ) -> Totals:
         """Sum w s_u s_v z_l z_m, w y_a z_l s_u and w y_a^2 over the samples."""
         chosen, n = samples.features, samples.n_samples

@@ -313,9 +313,8 @@ def ritz_values(factor: CholeskyFactor) -> tuple[float, float] | None:
         lower = np.where(_lower_triangle(len(L)), L, 0.0) / scale[:, None]
         found = _extremes(lower @ lower.T)
     else:
-        inverse, forward = (
-            _extremes(compiled.core.krylov_projection(L, scale, turned, steps))[1]
-            for turned, steps in ((True, _INVERSE_STEPS), (False, _FORWARD_STEPS))
+        inverse, forward = compiled.core.ritz_values(
+            L, scale, _INVERSE_STEPS, _FORWARD_STEPS, get_num_threads()
         )
         found = 1 / inverse if inverse > 0 else 0.0, forward
     smallest, largest = found

@@ -26,6 +26,7 @@ from ..arrays.device import device_of, frozen, module_of, on_device, on_own_devi
 from ..arrays.floats import NARROW_UNIT, gamma, gradual_underflow, keeps_subnormals
 from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend, Precision
+from ..backend.normal_operator import NormalOperator
 from ..backend.totals import Totals
 from ..data.non_finite import underflow_error
 from ..features import compact
@@ -43,9 +44,18 @@ _SMALLEST = float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps)
 
 
 @gradual_underflow()
-def sum_over(samples: Samples, engine: Backend, precision: Precision, progress: Progress) -> Totals:
-    """Sum over a batch; raises where its products overflow, or underflow as a whole."""
-    totals = engine.moments(samples, precision, progress=progress)
+def sum_over(
+    samples: Samples,
+    engine: Backend,
+    precision: Precision,
+    progress: Progress,
+    into: NormalOperator | None = None,
+) -> Totals:
+    """Sum over a batch; raises where its products overflow, or underflow as a whole.
+
+    ``into`` is as in :meth:`Backend.moments`.
+    """
+    totals = engine.moments(samples, precision, progress, into)
     how, features = totals.accumulation, samples.features
     with on_device(device_of(totals.gram)):
         largest = float(compact.sizes(totals.gram, features, samples.positions)[0].max())
@@ -122,10 +132,15 @@ class MomentSums:
 
     @classmethod
     def over(
-        cls, samples: Samples, engine: Backend, precision: Precision, progress: Progress = None
+        cls,
+        samples: Samples,
+        engine: Backend,
+        precision: Precision,
+        progress: Progress = None,
+        into: NormalOperator | None = None,
     ) -> MomentSums:
-        """Sum over one checked batch."""
-        totals = sum_over(samples, engine, precision, progress)
+        """Sum over one checked batch; ``into`` is as in :meth:`Backend.moments`."""
+        totals = sum_over(samples, engine, precision, progress, into)
         return MomentSums(samples.features, samples.positions, samples.d_out, precision, totals)
 
     def fixed(self) -> MomentSums:

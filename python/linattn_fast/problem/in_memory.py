@@ -73,9 +73,10 @@ class InMemory:
         return None
 
     def moments(self, progress: ShowProgress = False) -> MomentSums:
-        """See :meth:`Problem.moments`."""
+        """See :meth:`Problem.moments`: samples that passes keep are formed here, once."""
+        into = self._operator if self._keeps else None
         with Bar(self.n_samples, "moments", progress) as report:
-            return MomentSums.over(self.samples, self.engine, self.precision, report)
+            return MomentSums.over(self.samples, self.engine, self.precision, report, into)
 
     @contextmanager
     def read(self) -> Iterator[Iterator[Samples]]:
@@ -89,10 +90,15 @@ class InMemory:
     @cached_property
     def _operator(self) -> NormalOperator:
         """The normal equations, which keep packed samples where these are next to nothing."""
-        rows = self.features.n_pairs + pair_count(self.features.n_queries) + self.d_out
-        return self.engine.normal_operator(
-            self.samples, keep=8 * rows * self.n_columns <= _NEXT_TO_NOTHING
-        )
+        return self.engine.normal_operator(self.samples, keep=self._keeps)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether packed samples are kept without being asked for; none are without targets."""
+        queries = self.features.n_queries
+        own = pair_count(queries) if self.positions == "all" else queries
+        rows = self.features.n_pairs + own + self.d_out + 1  # of a sample: s, z or S_lm, y, w
+        return self.d_out > 0 and 8 * rows * self.n_columns <= _NEXT_TO_NOTHING
 
     def beginning(self, count: int) -> None:
         """See :meth:`Problem.beginning`: all samples are at hand."""

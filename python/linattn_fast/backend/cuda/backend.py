@@ -98,7 +98,11 @@ class CudaBackend:
         return f"{path}: {why}"
 
     def moments(
-        self, samples: Samples, precision: Precision = "float64", progress: Progress = None
+        self,
+        samples: Samples,
+        precision: Precision = "float64",
+        progress: Progress = None,
+        into: NormalOperator | None = None,
     ) -> Totals:
         """See :meth:`Backend.moments`."""
         chosen, positions = samples.features, samples.positions
