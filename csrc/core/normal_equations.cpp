@@ -59,11 +59,15 @@ class PackedMatrix {
   AlignedBuffer<T> packed_;
 };
 
-// out[u, l] = sums[l, u] for each of m outputs.
-void by_pair(const double* sums, std::int64_t m, std::int64_t pairs, std::int64_t queries, double* out) {
-  for (std::int64_t a = 0; a < m; ++a, sums += queries * pairs, out += queries * pairs) {
+// out[a][u][l] = sums[u][(a, l)], for outputs that were summed together: those of a group.
+void by_output(const double* sums, std::int64_t m, std::int64_t group, std::int64_t pairs, std::int64_t queries,
+               double* out) {
+  for (std::int64_t first = 0; first < m; first += group) {
+    const std::int64_t outputs = std::min(group, m - first);
     for (std::int64_t u = 0; u < pairs; ++u) {
-      for (std::int64_t l = 0; l < queries; ++l) out[u * queries + l] = sums[l * pairs + u];
+      for (std::int64_t a = first; a < first + outputs; ++a, sums += queries) {
+        std::copy_n(sums, queries, out + (a * pairs + u) * queries);
+      }
     }
   }
 }
@@ -78,33 +82,38 @@ class LeftFactor {
         packed_(left_rows * block_samples) {}
 
   // Scales that bring row i, divided by row_scale[i], within the range of T; null for none. They stay with the caller.
-  void set_scales(const double* shrink, const double* row_scale, const double* column_scale) {
+  void set_scales(const double* shrink, const double* row_scale) {
     shrink_ = shrink;
     row_scale_ = row_scale;
-    column_scale_ = column_scale;
   }
 
-  // sums[i][column] += sum over samples of left[x(i)] right[y(i)] times the columns; rows(i) gives x and y. With
-  // `triangular`, row i has only the columns from i on.
+  // sums[column][i] += sum over samples of left[x(i)] right[y(i)] times the columns; rows(i) gives x and y.
   template <typename Rows>
   void add(const double* left, const double* right, std::int64_t stride, std::int64_t count, const Rows& rows,
-           const T* columns, std::int64_t column_count, std::int64_t samples, double* sums, bool triangular = false) {
-    std::int64_t taken;
-    for (std::int64_t first = 0; first < count; first += taken) {
-      taken = rows_at_once(count - first);
+           const T* columns, std::int64_t column_count, std::int64_t samples, double* sums) {
+    for (std::int64_t first = 0; first < count; first += left_rows) {
+      const std::int64_t taken = std::min(left_rows, count - first);
+      for (std::int64_t i = 0, panel; i < taken; i += panel) {
+        panel = panel_rows(taken - i);
+        pack(left, right, stride, first + i, panel, rows, samples, packed_.data() + i * samples);
+      }
+      multiply(first, taken, columns, column_count, samples, sums, count);
+    }
+  }
+
+  // sums[i][column] likewise, for the columns from i on.
+  template <typename Rows>
+  void add_triangle(const double* left, const double* right, std::int64_t stride, std::int64_t count, const Rows& rows,
+                    const T* columns, std::int64_t samples, double* sums) {
+    const std::int64_t at_once = left_rows / kernels_.tile_rows * kernels_.tile_rows;
+    for (std::int64_t first = 0; first < count; first += at_once) {
+      const std::int64_t taken = std::min(at_once, count - first);
+      pack(left, right, stride, first, taken, rows, samples, packed_.data());
       for (std::int64_t i = 0; i < taken; ++i) {
-        pairs_[i] = rows(first + i);
-        targets_[i] = sums + (first + i) * column_count;
+        targets_[i] = sums + (first + i) * count;
         first_columns_[i] = first + i;
       }
-      kernels_.pack_left_products(left, right, stride, nullptr, pairs_, taken, samples, offset(shrink_, first),
-                                  packed_.data());
-      if (triangular) {
-        kernels_.multiply(packed_.data(), taken, columns, column_count, samples, nullptr, nullptr, first_columns_,
-                          targets_);
-      } else {
-        multiply(first, taken, columns, column_count, samples);
-      }
+      kernels_.multiply(packed_.data(), taken, columns, count, samples, nullptr, nullptr, first_columns_, targets_);
     }
   }
 
@@ -113,24 +122,34 @@ class LeftFactor {
     return scales != nullptr ? scales + first : nullptr;
   }
 
-  // A tile and a third are two tiles of two thirds: a single vector of rows keeps a processor waiting.
-  std::int64_t rows_at_once(std::int64_t left) const {
+  // Rows of the next panel. A tile and a third are two tiles of two thirds: a single vector of rows keeps a processor
+  // waiting.
+  std::int64_t panel_rows(std::int64_t left) const {
     const std::int64_t tile = kernels_.tile_rows;
     if (tile == 3 * vector_ && left > tile && left <= tile + vector_) return 2 * vector_;
-    return std::min(left_rows / tile * tile, left);
+    return std::min(tile, left);
+  }
+
+  template <typename Rows>
+  void pack(const double* left, const double* right, std::int64_t stride, std::int64_t first, std::int64_t count,
+            const Rows& rows, std::int64_t samples, T* out) {
+    for (std::int64_t i = 0; i < count; ++i) pairs_[i] = rows(first + i);
+    kernels_.pack_left_products(left, right, stride, nullptr, pairs_, count, samples, offset(shrink_, first), out);
   }
 
   // Columns in parts that stay in L2 while panels of rows pass by; the last part first, which the product before this
   // one has just read.
   void multiply(std::int64_t first, std::int64_t taken, const T* columns, std::int64_t column_count,
-                std::int64_t samples) {
+                std::int64_t samples, double* sums, std::int64_t stride) {
     const std::int64_t wanted = right_bytes / (static_cast<std::int64_t>(sizeof(T)) * samples);
     const std::int64_t at_once = std::max<std::int64_t>(1, wanted / kernels_.tile_columns) * kernels_.tile_columns;
-    double* part[left_rows];
     for (std::int64_t j = (column_count - 1) / at_once * at_once; j >= 0; j -= at_once) {
-      for (std::int64_t i = 0; i < taken; ++i) part[i] = targets_[i] + j;
-      kernels_.multiply(packed_.data(), taken, columns + j * samples, std::min(at_once, column_count - j), samples,
-                        offset(row_scale_, first), offset(column_scale_, j), nullptr, part);
+      for (std::int64_t i = 0, panel; i < taken; i += panel) {
+        panel = panel_rows(taken - i);
+        kernels_.multiply_to_columns(packed_.data() + i * samples, panel, columns + j * samples,
+                                     std::min(at_once, column_count - j), samples, offset(row_scale_, first + i),
+                                     sums + j * stride + first + i, stride);
+      }
     }
   }
 
@@ -140,7 +159,7 @@ class LeftFactor {
   RowPair pairs_[left_rows];
   double* targets_[left_rows];
   std::int64_t first_columns_[left_rows];
-  const double *shrink_ = nullptr, *row_scale_ = nullptr, *column_scale_ = nullptr;
+  const double *shrink_ = nullptr, *row_scale_ = nullptr;
 };
 
 RowPair row_pair(std::int64_t x, std::int64_t y) {
@@ -163,6 +182,7 @@ class Pass {
         all_(data_.positions == Positions::all),
         reader_(store, /*rows=*/false),
         left_(kernels_),
+        map_sums_(round_up(outputs_at_once(data_) * data_.queries()) * block_samples),
         maps_(outputs_at_once(data_) * data_.queries() * block_samples),
         rows_(outputs_at_once(data_) * (all_ ? data_.queries() : 1) * block_samples) {
     if (all_ && residuals_) tokens_.emplace(kernels_, data_);
@@ -170,22 +190,21 @@ class Pass {
       const std::int64_t rows = round_up(outputs_at_once(data_) * data_.queries());
       shrink_ = Buffer(rows);
       row_scale_ = Buffer(rows);
-      column_scale_ = Buffer(data_.pairs() + sample_quantum);
-      std::fill_n(column_scale_.data(), data_.pairs(), 1.0);
-      left_.set_scales(shrink_.data(), row_scale_.data(), column_scale_.data());
+      left_.set_scales(shrink_.data(), row_scale_.data());
     }
   }
 
   SampleReader& reader() { return reader_; }
 
-  // sums (m queries x pairs) and squares (m) += what the next block, number b, has.
+  // sums (pairs x queries of each group of outputs) and squares (m) += what the next block, number b, has.
   void add(std::int64_t b, double* sums, double* squares) {
     const PackedSamples& block = reader_.next();
     const T* const s = s_of(block);
     const std::int64_t queries = data_.queries(), pairs = data_.pairs(), at_once = outputs_at_once(data_);
     for (std::int64_t a = 0; a < m_; a += at_once) {
       const std::int64_t outputs = std::min(at_once, m_ - a);
-      products<T>(kernels_).apply_packed(matrix_.from(a), outputs * queries, s, pairs, block.samples, maps_.data());
+      products<T>(kernels_).apply_packed(matrix_.from(a), outputs * queries, s, pairs, block.samples, map_sums_.data(),
+                                         maps_.data());
       double* const to = sums + a * queries * pairs;
       if (all_) {
         if (residuals_) {
@@ -274,8 +293,8 @@ class Pass {
   bool residuals_, all_;
   SampleReader reader_;
   LeftFactor<T> left_;
-  Buffer maps_, rows_;
-  Buffer shrink_, row_scale_, column_scale_;  // float32: of left_
+  Buffer map_sums_, maps_, rows_;
+  Buffer shrink_, row_scale_;  // float32: of left_
   std::optional<TokenResiduals> tokens_;
 };
 
@@ -293,7 +312,7 @@ void pass(SampleStore& store, const double* coefficients, std::int64_t m, bool r
         worker.add(b, own, own + size);
       });
   store.set_complete();
-  by_pair(sums.data(), m, pairs, queries, out);
+  by_output(sums.data(), m, outputs_at_once(store.data()), pairs, queries, out);
   std::copy_n(sums.data() + size, m, squares);
 }
 
@@ -314,7 +333,7 @@ class FactorPass {
 
   SampleReader& reader() { return reader_; }
 
-  // pairs x pairs (upper triangle), queries x queries, and queries x pairs, one after the other
+  // pairs x pairs (upper triangle), queries x queries, and pairs x queries, one after the other
   void add(std::int64_t b, double* sums) {
     const PackedSamples& block = reader_.next();
     const std::int64_t pairs = data_.pairs(), queries = data_.queries();
@@ -357,10 +376,9 @@ class FactorPass {
         weights_.data()[i] *= static_cast<double>(data_.tokens[first + i].length);
       }
     }
-    left_.add(
+    left_.add_triangle(
         reader_.rows().left(), weights_.data(), block_stride, data_.pairs(),
-        [](std::int64_t u) { return row_pair(u, 0); }, block.s.data(), data_.pairs(), block.samples, sums,
-        /*triangular=*/true);
+        [](std::int64_t u) { return row_pair(u, 0); }, block.s.data(), block.samples, sums);
   }
 
   // The sum of z z' over the queries of a sequence is S.
@@ -406,7 +424,7 @@ void kronecker_factors(SampleStore& store, int threads, const Monitor& monitor, 
   }
   from += pairs * pairs;
   std::copy_n(from, queries * queries, sums.queries);
-  by_pair(from + queries * queries, 1, pairs, queries, sums.diagonal);
+  std::copy_n(from + queries * queries, pairs * queries, sums.diagonal);
 }
 
 void normal_product(SampleStore& store, const double* coefficients, std::int64_t m, int threads, const Monitor& monitor,
@@ -424,7 +442,8 @@ void narrow_product(SampleStore& store, const double* coefficients, std::int64_t
     for (std::int64_t i = 0; i < p; ++i) largest = std::max(largest, std::abs(coefficients[a * p + i]));
     int& exponent = exponents[static_cast<std::size_t>(a)];
     std::frexp(largest, &exponent);
-    for (std::int64_t i = 0; i < p; ++i) scaled.data()[a * p + i] = coefficients[a * p + i] * shrinking(exponent);
+    const double shrink = shrinking(exponent);
+    for (std::int64_t i = 0; i < p; ++i) scaled.data()[a * p + i] = coefficients[a * p + i] * shrink;
   }
   pass<float>(store, scaled.data(), m, false, threads, monitor, product, energy);
   for (std::int64_t a = 0; a < m; ++a) {

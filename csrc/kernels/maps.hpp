@@ -4,14 +4,14 @@
 // A tile is that of the matrix product with other sums: vectors of rows of the matrix times single numbers of s. Those
 // of one sample lie side by side for the pairs of a panel, so a tile reads s as it lies in memory, too.
 
-// Coefficients and s are of type T, float64 or float32. Sums over at most map_pairs pairs are of type T; totals are
-// float64.
+// Coefficients and s are of type T, float64 or float32. Sums over part of the pairs, at most half of map_part, are
+// of type T; totals are float64.
 
 // Register tile: vectors of rows x samples, which divide sample_quantum. 3 x 8 with 32 registers, 3 x 4 with 16.
 constexpr int map_vectors = 3;
 constexpr int map_samples = LINATTN_TILE_VECTORS * LINATTN_TILE_COLUMNS >= 24 ? 8 : 4;
-// Most pairs at a time: 120 of 3 vectors are at most 23 KiB, which stay in L1 while the samples pass by.
-constexpr std::int64_t map_pairs = 120;
+// Most vectors at a time, 23 KiB, which stay in L1 while the samples pass by: 120 pairs of 3, or 180 of 2.
+constexpr std::int64_t map_part = 360;
 
 // Rows of the next panel, whole vectors, when so many are left: two and two are faster than three and a single one.
 template <typename T>
@@ -53,7 +53,7 @@ inline void add_panel(const Vector<T>* a, const T* s, std::int64_t width, Vector
 // M vectors of rows against map_samples samples, over `pairs` pairs; s begins at the first sample of the first panel.
 template <typename T, int M>
 void map_tile(std::int64_t m, const T* a, const T* s, std::int64_t k, std::int64_t pairs, std::int64_t samples,
-              const TileTarget& to) {
+              const ColumnTarget& to) {
   if constexpr (M > 1) {
     if (m < M) return map_tile<T, M - 1>(m, a, s, k, pairs, samples, to);
   }
@@ -72,31 +72,40 @@ void map_tile(std::int64_t m, const T* a, const T* s, std::int64_t k, std::int64
     s += tile_columns * samples;
     pairs -= tile_columns;
   } while (pairs > 0);
-  if constexpr (sizeof(T) == sizeof(double)) {
-    for (int i = 0; i < M; ++i) add_sums<map_samples>(sums[i], to, i * lanes);
-  } else {
-    add_tile<T, M, map_samples>(sums, to);
+  add_tile<T, M, map_samples>(sums, to);
+}
+
+// out[i * samples + k] = sums[k * stride + i] for i < rows; `stride` is a multiple of lanes.
+inline void rows_of_columns(const double* sums, std::int64_t stride, std::int64_t rows, std::int64_t samples,
+                            double* out) {
+  for (std::int64_t i = 0; i < rows; i += lanes) {
+    for (std::int64_t k = 0; k < samples; k += lanes) {
+      Lanes square[lanes];
+      for (int j = 0; j < lanes; ++j) square[j] = load(sums + (k + j) * stride + i);
+      transpose(square);
+      for (std::int64_t j = 0; j < least(lanes, rows - i); ++j) store(square[j], out + (i + j) * samples + k);
+    }
   }
 }
 
 template <typename T>
 void apply_packed(const T* matrix, std::int64_t rows, const T* packed, std::int64_t pairs, std::int64_t samples,
-                  double* out) {
-  constexpr std::int64_t most_rows = map_vectors * width_of<T>;
-  const std::int64_t parts = (pairs + map_pairs - 1) / map_pairs;
+                  double* sums, double* out) {
+  const std::int64_t most = least(map_part / (map_panel<T>(rows) / width_of<T>), map_part / 2);
+  const std::int64_t parts = (pairs + most - 1) / most;
   const std::int64_t at_once = round_up((pairs + parts - 1) / parts, tile_columns);  // parts of about the same size
-  for (std::int64_t i = 0; i < rows * samples; ++i) out[i] = 0.0;
+  const std::int64_t stride = round_up(rows, lanes);
+  for (std::int64_t i = 0; i < stride * samples; ++i) sums[i] = 0.0;
   for (std::int64_t u = 0; u < pairs; u += at_once) {
     for (std::int64_t i = 0, width; i < rows; i += width) {
       width = map_panel<T>(rows - i);
-      const std::int64_t in_panel = least(width, rows - i);
-      double* targets[most_rows];
-      for (std::int64_t j = 0; j < in_panel; ++j) targets[j] = out + (i + j) * samples;
+      const std::int64_t in_panel = least(width, stride - i);  // whole vectors of sums
       for (std::int64_t k = 0; k < samples; k += map_samples) {
         map_tile<T, map_vectors>(width / width_of<T>, matrix + i * pairs + u * width, packed + u * samples, k,
                                  least(at_once, pairs - u), samples,
-                                 TileTarget{targets, in_panel, k, nullptr, nullptr});
+                                 ColumnTarget{sums + k * stride + i, stride, in_panel, nullptr});
       }
     }
   }
+  rows_of_columns(sums, stride, rows, samples, out);
 }

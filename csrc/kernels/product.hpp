@@ -159,11 +159,18 @@ void pack_right_rows(const double* source, std::int64_t stride, std::int64_t row
 
 // ------------------------------------------------------------------------------------------------ the tile
 
-// Where a tile's sums go: c[i][column + j] += row_scale[i] * column_scale[j] * sum[i][j] for i < rows.
+// Where a tile's sums go, as rows: c[i][column + j] += row_scale[i] * column_scale[j] * sum[i][j] for i < rows.
 struct TileTarget {
   double* const* c;
   std::int64_t rows, column;
   const double *row_scale, *column_scale;  // null: one; row_scale is as long as the packed rows
+};
+
+// As columns, which is how vectors of rows have them: c[j * stride + i] += row_scale[i] * sum[i][j] for i < rows.
+struct ColumnTarget {
+  double* c;
+  std::int64_t stride, rows;
+  const double* row_scale;  // null: one
 };
 
 // c[0 .. N) += the first N numbers of v.
@@ -214,12 +221,43 @@ LINATTN_INLINE void add_tile(const Vector<T> (&sums)[M][N], const TileTarget& to
     add_sums<N>(wide, to, first);
   }
 }
+template <typename T, int M, int N>
+LINATTN_INLINE void add_tile(const Vector<T> (&sums)[M][N], const ColumnTarget& to) {
+  T columns[N][M * width_of<T>] __attribute__((aligned(LINATTN_VECTOR_BYTES)));
+  for (int j = 0; j < N; ++j) {
+    for (int i = 0; i < M; ++i) vectors(columns[j])[i] = sums[i][j];
+  }
+  std::int64_t i = 0;
+  for (; i + lanes <= to.rows; i += lanes) {
+    const Lanes scale = to.row_scale != nullptr ? load(to.row_scale + i) : Lanes{} + 1.0;
+    for (int j = 0; j < N; ++j) {
+      double* const c = to.c + j * to.stride + i;
+      store(load(c) + load(columns[j] + i) * scale, c);
+    }
+  }
+  for (; i < to.rows; ++i) {
+    const double scale = to.row_scale != nullptr ? to.row_scale[i] : 1.0;
+    for (int j = 0; j < N; ++j) to.c[j * to.stride + i] += static_cast<double>(columns[j][i]) * scale;
+  }
+}
+
+// Asks for what the sums of N columns are added to, so that it is here by the time they are.
+template <int N>
+LINATTN_INLINE void ask_for(const TileTarget& to) {
+  for (std::int64_t i = 0; i < to.rows; ++i) __builtin_prefetch(to.c[i] + to.column, 1);
+}
+template <int N>
+LINATTN_INLINE void ask_for(const ColumnTarget& to) {
+  for (int j = 0; j < N; ++j) {
+    for (std::int64_t i = 0; i < to.rows; i += 8) __builtin_prefetch(to.c + j * to.stride + i, 1);
+  }
+}
 
 // M vectors of rows against N columns: their sums stay in registers for the whole block of samples.
-template <typename T, int M, int N>
-void product_tile(const T* __restrict a, const T* __restrict b, std::int64_t samples, const TileTarget& to) {
+template <typename T, int M, int N, typename Target>
+void product_tile(const T* __restrict a, const T* __restrict b, std::int64_t samples, const Target& to) {
   constexpr std::int64_t rows = M * width_of<T>;
-  for (std::int64_t i = 0; i < to.rows; ++i) __builtin_prefetch(to.c[i] + to.column, 1);  // here by the time sums are
+  ask_for<N>(to);
   Vector<T> sums[M][N];
   clear(sums);
   do {
@@ -240,8 +278,8 @@ void product_tile(const T* __restrict a, const T* __restrict b, std::int64_t sam
 }
 
 // The tile of just the size that is left at an edge: m vectors of rows, n columns.
-template <typename T, int M, int N>
-void product_edge(std::int64_t m, std::int64_t n, const T* a, const T* b, std::int64_t samples, const TileTarget& to) {
+template <typename T, int M, int N, typename Target>
+void product_edge(std::int64_t m, std::int64_t n, const T* a, const T* b, std::int64_t samples, const Target& to) {
   if (m == M && n == N) {
     product_tile<T, M, N>(a, b, samples, to);
   } else if (m == M) {
@@ -289,6 +327,20 @@ void multiply(const T* a, std::int64_t rows, const T* b, std::int64_t columns, s
       } else {
         diagonal_tile(m, n, left, right, samples, to, first_columns + i);
       }
+    }
+  }
+}
+
+// The same for a result that lies column by column.
+template <typename T>
+void multiply_to_columns(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
+                         const double* row_scale, double* c, std::int64_t stride) {
+  for (std::int64_t i = 0; i < rows; i += tile_rows<T>) {
+    const std::int64_t in_panel = least(tile_rows<T>, rows - i), m = round_up(in_panel, width_of<T>) / width_of<T>;
+    for (std::int64_t j = 0; j < columns; j += tile_columns) {
+      product_edge<T, LINATTN_TILE_VECTORS, LINATTN_TILE_COLUMNS>(
+          m, least(tile_columns, columns - j), a + i * samples, b + j * samples, samples,
+          ColumnTarget{c + j * stride + i, stride, in_panel, row_scale != nullptr ? row_scale + i : nullptr});
     }
   }
 }

@@ -46,6 +46,7 @@ constexpr ProductKernels<T> product_kernels = {static_cast<int>(tile_rows<T>),
                                                pack_right_products<T>,
                                                pack_right_rows<T>,
                                                multiply<T>,
+                                               multiply_to_columns<T>,
                                                pack_matrix<T>,
                                                apply_packed<T>};
 

@@ -57,13 +57,17 @@ struct ProductKernels {
   void (*multiply)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
                    const double* row_scale, const double* column_scale, const std::int64_t* first_columns,
                    double* const* c);
+  // The same for all columns, into columns: c[j * stride + i] += row_scale[i] * sum over samples of a[i] * b[j].
+  void (*multiply_to_columns)(const T* a, std::int64_t rows, const T* b, std::int64_t columns, std::int64_t samples,
+                              const double* row_scale, double* c, std::int64_t stride);
 
   // The rows (a, l) of coefficients[a][u][l], packed for apply_packed: as many rows as a vector of T rounds them up to.
   void (*pack_matrix)(const double* coefficients, std::int64_t outputs, std::int64_t pairs, std::int64_t queries,
                       T* out);
-  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor.
+  // out (rows x samples) = matrix (rows x pairs, packed) times s (pairs x samples), packed as right factor. `sums` has
+  // room for as much, rows rounded up to most_lanes.
   void (*apply_packed)(const T* matrix, std::int64_t rows, const T* packed, std::int64_t pairs, std::int64_t samples,
-                       double* out);
+                       double* sums, double* out);
 };
 
 // Sequences side by side, with a target for every token or none (d_out = 0). With chosen pairs, s has a row for each of
