@@ -89,6 +89,56 @@ def test_queries_keys_and_values_on_top_of_each_other(rng, vectors):
     np.testing.assert_allclose(found, attention(Z, W, 1.0), rtol=1e-11, atol=1e-11)
 
 
+def without_output(Z, W):
+    """Linear attention of queries, keys and values alone: outputs of the heads side by side."""
+    y = []
+    for W_Q, W_K, W_V in zip(*(W[f"W_{x}"] for x in "QKV"), strict=True):
+        scores = np.einsum("nti,nsi->nts", Z @ W_Q.T, Z @ W_K.T)  # (N, queries, keys)
+        y.append(scores @ (Z @ W_V.T))
+    return np.concatenate(y, axis=2)  # (N, n, H d_v)
+
+
+@pytest.mark.parametrize("vectors", ["columns", "rows"])
+@pytest.mark.parametrize(("H", "d_k", "d_v"), [(1, 4, 4), (1, 2, 3), (3, 2, 3), (2, 2, 2)])
+def test_a_layer_without_an_output_matrix_has_its_heads_side_by_side(rng, vectors, H, d_k, d_v):
+    W = projections(rng, H=H, d_k=d_k, d_v=d_v)
+    del W["W_O"]
+    flat = {name: np.concatenate(each) for name, each in W.items()}
+    fused = {"W_V": W["W_V"], "Q": W["W_K"].swapaxes(1, 2) @ W["W_Q"]}
+    given = [(W, None), (flat, H), (fused, None)]
+    if d_k == d_v:
+        in_proj = np.concatenate([flat["W_Q"], flat["W_K"], flat["W_V"]])
+        given.append(({"in_proj_weight": in_proj}, H))
+    Z = rng.standard_normal((2, 6, 4))
+    expected = 0.5 * without_output(Z, W)
+    for weights, number in given:
+        turned = transposed(weights) if vectors == "rows" else weights
+        layout = la.Layout(vectors=vectors, num_heads=number, scale=0.5)
+        heads = la.Heads.from_weights(turned, layout)
+        assert heads.V.shape == (H, H * d_v, 4)
+        np.testing.assert_allclose(
+            heads(Z, "all"), expected, rtol=0, atol=1e-12 * np.abs(expected).max()
+        )
+        for h in range(H):  # the rows of W_V, untouched but for the scale, and zeros
+            own = slice(h * d_v, (h + 1) * d_v)
+            np.testing.assert_array_equal(heads.V[h, own], 0.5 * W["W_V"][h])
+            assert np.count_nonzero(heads.V[h]) == d_v * 4
+    # The same layer with W_O written out
+    places = {"W_O": np.split(np.eye(H * d_v), H, axis=1)}
+    written = la.Heads.from_weights({**W, **places}, la.Layout(scale=0.5))
+    assert written.distance(heads) <= 1e-13 * np.linalg.norm(written.coefficients())
+
+
+def test_a_mean_over_heads_that_lie_side_by_side_is_refused(rng):
+    W = projections(rng, H=2)
+    del W["W_O"]
+    mean = la.Layout(over_heads="mean")
+    with pytest.raises(ValueError, match="^over_heads: 'mean' needs W_O; .* 2 heads lie side"):
+        la.Heads.from_weights(W, mean)
+    one = {name: each[:1] for name, each in W.items()}
+    assert la.Heads.from_weights(one, mean).distance(la.Heads.from_weights(one)) == 0
+
+
 def test_one_fused_head_needs_no_axis_for_heads(rng):
     V, Q = rng.standard_normal((2, 3)), rng.standard_normal((3, 3))
     heads = la.Heads.from_weights({"V": V, "Q": Q})

@@ -61,6 +61,15 @@ def test_separate_linear_maps(rng):
     agree(heads, module, rng.standard_normal((4, 5, 6)))
 
 
+def test_a_module_without_an_output_matrix(rng):
+    torch.manual_seed(0)
+    module = Projections(6, 3, 4)
+    module.out_proj = torch.nn.Identity()
+    heads = la.Heads.from_torch(module, la.Layout(scale="1/sqrt(d_k)"))
+    assert (len(heads), heads.d_out) == (3, 12)
+    agree(heads, module, rng.standard_normal((4, 5, 6)))
+
+
 class FusedQuery(torch.nn.Module):
     """P and Q of the papers on in-context learning, stacked for layers and heads; tokens as rows.
 

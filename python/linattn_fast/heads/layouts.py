@@ -4,9 +4,11 @@ Attention without the softmax, with query W_Q z, keys W_K z_t and values W_V z_t
 
     y = sum_h W_O W_V (sum_t z_t z_t') W_K' W_Q z        V_h = W_O W_V,   Q_h = W_K' W_Q
 
-so any of these parameters determine heads. :class:`Layout` says how they are kept: which heads lie
-side by side in one matrix, whether tokens are columns (W x, as in ``torch.nn.Linear``) or rows
-(x W), and what the sum is multiplied with.
+so any of these parameters determine heads. A layer without W_O has W_O = 1: its output is what the
+heads give, one below the other, so that V_h has the rows of W_V of head h in its own place, and
+zeros elsewhere. :class:`Layout` says how parameters are kept: which heads lie side by side in one
+matrix, whether tokens are columns (W x, as in ``torch.nn.Linear``) or rows (x W), and what the sum
+is multiplied with.
 """
 
 from __future__ import annotations
@@ -38,11 +40,17 @@ NAMES: dict[str, tuple[str, ...]] = {
 _COMPLETE = (
     ["Q", "V"],
     ["Q", "W_O", "W_V"],
+    ["Q", "W_V"],
     ["V", "W_K", "W_Q"],
     ["W_K", "W_O", "W_Q", "W_V"],
+    ["W_K", "W_Q", "W_V"],
     ["W_O", "in_proj"],
+    ["in_proj"],
 )
-_NEEDED = "'V' (or 'W_V' and 'W_O') and 'Q' (or 'W_Q' and 'W_K'), or 'in_proj' and 'W_O',"
+_NEEDED = (
+    "'V' (or 'W_V' and, unless it is 1, 'W_O') and 'Q' (or 'W_Q' and 'W_K'), or 'in_proj' and, "
+    "unless it is 1, 'W_O',"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,8 @@ class Layout:
         Which layer to take, where all arrays have a first axis for layers. None where they have
         none. Heads are one layer; a stack of several is a list of heads, one for each.
     over_heads
-        "sum", or "mean": the sum over heads is divided by their number.
+        "sum", or "mean": the sum over heads is divided by their number. Several heads without W_O
+        are not summed, so a mean of them is an error.
     scale
         What the sum over tokens is multiplied with: a number; "1/sqrt(d)", of the coordinates of a
         token; "1/sqrt(d_k)", of those of a head's query; or "1/n".
@@ -256,6 +265,16 @@ def _times(left: Floats, right: Floats, names: tuple[str, str]) -> Floats:
     return left @ right
 
 
+def _places(H: int, d_v: int, layout: Layout) -> Floats:
+    """W_O = 1 of every head, (H, H d_v, d_v): head h has the outputs from h d_v on for itself."""
+    if H > 1 and layout.over_heads == "mean":
+        raise ValueError(
+            f"over_heads: 'mean' needs W_O; without it the outputs of {H} heads lie side by side, "
+            "and nothing is summed over them"
+        )
+    return np.eye(H * d_v).reshape(H * d_v, H, d_v).swapaxes(0, 1)
+
+
 def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Floats]:
     """The matrices V (H, d_out, d) and Q (H, d, d) of heads, from parameters with our names."""
     if sorted(weights) not in _COMPLETE:
@@ -266,6 +285,8 @@ def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Flo
     W = {name: _per_head(array, name, layout.num_heads) for name, array in arrays.items()}
     d_k = W["W_Q"].shape[1] if "W_Q" in W else None
     Q = W["Q"] if "Q" in W else _times(W["W_K"].swapaxes(1, 2), W["W_Q"], ("W_K", "W_Q"))
+    if "W_V" in W and "W_O" not in W:
+        W["W_O"] = _places(*W["W_V"].shape[:2], layout)
     V = W["V"] if "V" in W else _times(W["W_O"], W["W_V"], ("W_O", "W_V"))
     H, d = len(V), V.shape[2]
     if Q.shape != (H, d, d):
