@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../common/team.hpp"
+#include "lane_problems.hpp"
 #include "small_problem.hpp"
 
 namespace linattn {
@@ -23,6 +24,24 @@ void solve_many(const Kernels& kernels, const Samples& all, std::int64_t problem
   const double weight = static_cast<double>(all.positions == Positions::last ? count : count * all.tokens[0].length);
   const std::vector<std::int64_t> places = places_of(all);
   std::atomic<std::int64_t> done{0};
+  if (LaneProblems::fit(kernels, all)) {
+    // Some groups at a time, as below.
+    const std::int64_t groups = (problems + kernels.lanes - 1) / kernels.lanes;
+    const std::int64_t at_once = std::clamp<std::int64_t>(groups / (8 * threads), 1, most_at_once / 2);
+    Team::run(static_cast<int>(std::min<std::int64_t>(threads, groups)), [&](Team& team, int rank) {
+      LaneProblems side_by_side(kernels, all, problems, places);
+      team.for_each((groups + at_once - 1) / at_once, [&](std::int64_t task) {
+        for (std::int64_t group = task * at_once; group < std::min(groups, (task + 1) * at_once); ++group) {
+          const std::int64_t first = group * kernels.lanes,
+                             own = std::min<std::int64_t>(kernels.lanes, problems - first);
+          side_by_side.solve(first, own, alphas, out);
+          const std::int64_t so_far = done += own;
+          if (rank == 0) monitor(so_far);
+        }
+      });
+    });
+    return;
+  }
   Team::run(static_cast<int>(std::min<std::int64_t>(threads, problems)), [&](Team& team, int rank) {
     const auto tokens_of = [&](const Tokens& of, std::int64_t b) {
       const Sequence one = of[b * count];

@@ -23,6 +23,9 @@ constexpr double cancelled = 1e-6;
 
 }  // namespace
 
+bool squares_visible(double square, double weight) { return square > smallest * weight && square < largest; }
+bool error_cancels(double error, double energy) { return !(error > cancelled * energy); }
+
 // Where each entry of the upper triangle of Lambda lies in the compact Gram, row by row.
 std::vector<std::int64_t> places_of(const Samples& data) {
   const std::int64_t q = data.pairs(), k = data.queries();
@@ -99,7 +102,7 @@ double SmallProblem::solve(double alpha, double* C, double* energy, double* erro
     explained += sum / weight_;
   }
   *error -= explained + alpha * ridge;
-  if (!(*error > cancelled * *energy) && condition < std::numeric_limits<double>::infinity()) {
+  if (error_cancels(*error, *energy) && condition < std::numeric_limits<double>::infinity()) {
     *error = error_on_data(C);
   }
   return condition;
@@ -121,7 +124,7 @@ void SmallProblem::form(double alpha) {
   for (std::int64_t i = 0; i < p_; ++i) {
     double* const row = upper_.data() + i * stride_;
     for (std::int64_t j = i; j < p_; ++j) row[j] = gram_[at(*place++)];
-    if (row[i] > 0 && !(row[i] > smallest * weight_ && row[i] < largest)) visible_ = false;
+    if (row[i] > 0 && !squares_visible(row[i], weight_)) visible_ = false;
     seen = seen || row[i] > 0;
     row[i] += alpha * weight_;
     int exponent = 0;

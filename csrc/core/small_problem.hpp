@@ -16,6 +16,12 @@ namespace linattn {
 // Where each entry of the upper triangle of Lambda lies in the compact Gram, row by row.
 std::vector<std::int64_t> places_of(const Samples& data);
 
+// Whether the sum of a feature's squares lost no digits to underflow, and is far from overflow.
+bool squares_visible(double square, double weight);
+
+// Whether a mean squared error, taken from moments, is so small against the targets' that it must come from the data.
+bool error_cancels(double error, double energy);
+
 // One problem after the other. One per thread; `data` holds the problem at hand.
 class SmallProblem {
  public:

@@ -26,10 +26,10 @@ inline bool is_one_run(const Sequence* sequences, std::int64_t last, std::int64_
 // Asks for the next vector of sequences while this one is at work, line after line in the order of memory: sequences of
 // one array follow each other, and the processor's own prefetching then joins in.
 template <typename T>
-class Ahead {
+class NextSequences {
  public:
   // Numbers first .. first + run of each sequence, a vector of them; null: nothing.
-  Ahead(const Sequence* sequences, std::int64_t first, std::int64_t run)
+  NextSequences(const Sequence* sequences, std::int64_t first, std::int64_t run)
       : sequences_(sequences), first_(first), run_(run) {
     if (sequences_ != nullptr) next_ = data();
   }
@@ -65,7 +65,7 @@ void gather_and_prefetch(const Sequence* sequences, const Sequence* next, std::i
                          std::int64_t last, std::int64_t d, std::int64_t width, double* out, std::int64_t stride) {
   const Sequence none{nullptr, 0, 0, 0};
   const std::int64_t run = (last - first) * d;
-  Ahead<T> ahead(next, first * d, run);
+  NextSequences<T> ahead(next, first * d, run);
   for (std::int64_t lane = 0; lane < width; lane += lanes) {
     std::int64_t done = 0;
     if (lane + lanes <= count && is_one_run(sequences + lane, last, d)) {
@@ -105,4 +105,20 @@ template <typename T>
 void gather(const Sequence* sequences, std::int64_t count, std::int64_t first, std::int64_t last, std::int64_t d,
             std::int64_t width, double* out, std::int64_t stride) {
   gather_and_prefetch<T>(sequences, nullptr, count, first, last, d, width, out, stride);
+}
+
+// out (d rows of `stride`), one vector of columns = the token at tokens[lane].
+template <typename T>
+LINATTN_INLINE void gather_tokens(const T* const* tokens, std::int64_t d, double* out, std::int64_t stride) {
+  constexpr int half = static_cast<int>(lanes) / 2;
+  std::int64_t j = 0;
+  for (; j + half <= d; j += half) {
+    Lanes square[half];
+    for (int i = 0; i < half; ++i) square[i] = join(load_half(tokens[i] + j), load_half(tokens[i + half] + j));
+    transpose_halves(square);
+    for (int i = 0; i < half; ++i) *vectors(out + (j + i) * stride) = square[i];
+  }
+  for (; j < d; ++j) {
+    for (int i = 0; i < lanes; ++i) out[j * stride + i] = static_cast<double>(tokens[i][j]);
+  }
 }

@@ -141,6 +141,29 @@ inline void transpose(Lanes* r) {
 }
 #endif
 
+// The same within each half: rows[i][j] -> rows[j][i] for j < lanes / 2, and for the others.
+#if LINATTN_VECTOR_BYTES == 16
+inline void transpose_halves(Lanes*) {}
+#elif LINATTN_VECTOR_BYTES == 32
+inline void transpose_halves(Lanes* r) {
+  const Lanes a = r[0], b = r[1];
+  r[0] = LINATTN_SHUFFLE(a, b, 0, 4, 2, 6);
+  r[1] = LINATTN_SHUFFLE(a, b, 1, 5, 3, 7);
+}
+#else
+inline void transpose_halves(Lanes* r) {
+  Lanes t[4];
+  for (int i = 0; i < 4; i += 2) {
+    t[i] = LINATTN_SHUFFLE(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    t[i + 1] = LINATTN_SHUFFLE(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int i = 0; i < 2; ++i) {
+    r[i] = LINATTN_SHUFFLE(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 2] = LINATTN_SHUFFLE(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+}
+#endif
+
 // The sum of the lanes of r[i], in lane i: halves that two vectors keep of each other, in every step.
 #if LINATTN_VECTOR_BYTES == 16
 inline Lanes sums_of_lanes(const Lanes* r) {

@@ -132,6 +132,43 @@ inline void sequence_moments(const SequenceColumns& in, std::int64_t width, doub
   }
 }
 
+// Sequences of one length, each lane's one after the other from in.tokens[lane] on, in C order: s (pairs) = S and z (d)
+// = the last token of `count` vectors of them, in rows of `stride`.
+template <typename T>
+void lane_sequences_of(const SequenceColumns& in, std::int64_t count, double* scratch, double* s, double* z,
+                       std::int64_t stride) {
+  const std::int64_t length = in.tokens[0].length, size = length * in.d;
+  const T* starts[lanes];
+  for (int i = 0; i < lanes; ++i) starts[i] = static_cast<const T*>(in.tokens[i].data);
+  const bool by_token = in.pairs == nullptr && in.d >= shortest_token && in.d <= longest_lane_token;
+  if (by_token && length >= fewest_tokens) {
+    lane_moments_of_width<T>(in.d, starts, count, length, scratch, s, stride);
+  } else {
+    Sequence sequences[lanes];
+    for (int i = 0; i < lanes; ++i) sequences[i] = in.tokens[i];
+    SequenceColumns own = in;
+    own.tokens = sequences;
+    for (std::int64_t v = 0; v < count; ++v) {
+      for (int i = 0; i < lanes; ++i) sequences[i].data = starts[i] + v * size;
+      sequence_moments(own, lanes, scratch, s + v * lanes, nullptr, nullptr, stride);
+    }
+  }
+  for (int i = 0; i < lanes; ++i) starts[i] += size - in.d;
+  for (std::int64_t v = 0; v < count; ++v) {
+    gather_tokens(starts, in.d, z + v * lanes, stride);
+    for (int i = 0; i < lanes; ++i) starts[i] += size;
+  }
+}
+
+inline void lane_sequences(const SequenceColumns& in, std::int64_t count, double* scratch, double* s, double* z,
+                           std::int64_t stride) {
+  if (in.token_scalar == Scalar::float32) {
+    lane_sequences_of<float>(in, count, scratch, s, z, stride);
+  } else {
+    lane_sequences_of<double>(in, count, scratch, s, z, stride);
+  }
+}
+
 // Rows k .. k + N of the pairs (j, .): N running sums side by side hide the latency of each addition.
 template <int N>
 void prefix_rows(const double* z, std::int64_t stride, std::int64_t j, std::int64_t k, std::int64_t first,

@@ -32,6 +32,8 @@ namespace {
 #include "row_products.hpp"
 #include "token_moments.hpp"
 
+#include "lane_samples.hpp"
+#include "lane_systems.hpp"
 #include "second_moment.hpp"
 #include "small_system.hpp"
 #include "triangle.hpp"
@@ -56,12 +58,17 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        gather<float>,
                        gather<double>,
                        sequence_moments,
+                       lane_sequences,
                        prefix_moments,
                        chosen_prefixes,
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,
-                       multiply_rows,
+                       multiply_rows_together,
+                       multiply_rows<true>,
+                       multiply_row_pairs,
+                       lane_prefixes,
+                       squared_error_lanes,
                        apply,
                        apply_symmetric,
                        contract,
@@ -74,6 +81,10 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_small,
                        squared_inverse,
                        solve_small,
+                       equilibrate_lanes,
+                       factor_lanes,
+                       squared_inverse_lanes,
+                       solve_lanes,
                        solve_lower_abreast,
                        solve_upper_abreast,
                        multiply_lower_abreast,

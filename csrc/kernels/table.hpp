@@ -32,6 +32,12 @@ struct RowPair {
   std::int32_t x, y;
 };
 
+// Memory that will be read next: runs of bytes.
+struct Ahead {
+  const void* starts[most_lanes] = {};
+  std::int64_t runs = 0, bytes = 0;
+};
+
 // The matrix product with samples as inner dimension; products and sums within a block in T, totals in float64. Packed
 // rows are shrink[i] times row i (one where shrink is null), where row i is a plain row, or left[pairs[i].x] *
 // right[pairs[i].y].
@@ -109,6 +115,11 @@ struct Kernels {
   void (*sequence_moments)(const SequenceColumns& in, std::int64_t width, double* scratch, double* s, double* maps,
                            double* energy, std::int64_t stride);
 
+  // The same for `count` vectors of sequences of one length in C order, those of a lane one after the other from
+  // in.tokens[lane] on, and z (d rows) = the last token of each.
+  void (*lane_sequences)(const SequenceColumns& in, std::int64_t count, double* scratch, double* s, double* z,
+                         std::int64_t stride);
+
   // s[(j,k)][i] = sum over columns first .. i of z[j] * z[k]; z and s have rows of `stride`.
   void (*prefix_moments)(const double* z, std::int64_t d, std::int64_t stride, std::int64_t first, std::int64_t last,
                          double* s);
@@ -127,6 +138,22 @@ struct Kernels {
   // block_stride as they lie: faster than packing them where columns are few.
   void (*multiply_rows)(const double* left, const double* right, const RowPair* pairs, std::int64_t rows,
                         const double* columns, std::int64_t count, std::int64_t samples, double* c);
+
+  // Samples of as many problems as a vector has lanes, each row a vector of problems after the other
+  // (kernels/lane_samples.hpp). multiply_lanes is multiply_rows with a vector of sums in the place of each sum.
+  void (*multiply_lanes)(const double* left, const double* right, const RowPair* pairs, std::int64_t rows,
+                         const double* columns, std::int64_t count, std::int64_t samples, double* c,
+                         const Ahead& ahead);
+  // out[i] = left[pairs[i].x] * right[pairs[i].y], `count` vectors of each.
+  void (*multiply_row_pairs)(const double* left, const double* right, const RowPair* pairs, std::int64_t rows,
+                             std::int64_t count, std::int64_t stride, double* out);
+  // s[i] = running sums of z[pairs[i].x] * z[pairs[i].y], anew after every `length` tokens, of which `position` have
+  // passed; carry has the sums so far, before and after.
+  void (*lane_prefixes)(const double* z, std::int64_t count, std::int64_t stride, std::int64_t length,
+                        std::int64_t position, const RowPair* pairs, std::int64_t pair_total, double* carry, double* s);
+  // sum (a vector) += sums of (y - sum over u, l of C[u][l] s_u z_l)^2, for C (q x k vectors).
+  void (*squared_error_lanes)(const double* C, const double* s, std::int64_t q, const double* z, std::int64_t k,
+                              const double* y, std::int64_t stride, std::int64_t count, double* sum);
 
   // out = matrix (rows x columns) times in, for each of `width` samples.
   void (*apply)(const double* matrix, std::int64_t rows, std::int64_t columns, const double* in, std::int64_t width,
@@ -163,6 +190,17 @@ struct Kernels {
                             double* inverse);
   // x (stride doubles, zero from n on) becomes A^-1 x.
   void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+
+  // The same with a system in each lane, entries vectors and rows of n of them (kernels/lane_systems.hpp).
+  // upper = D (G + shift I) D, G's upper triangle at `places` of gram; D = scale, sums: n vectors; norm: ||.||_inf.
+  void (*equilibrate_lanes)(const double* gram, const std::int64_t* places, std::int64_t n, const double* shift,
+                            double* upper, double* scale, double* sums, double* norm);
+  // Reciprocals are NaN or infinite in lanes where a pivot is not positive.
+  void (*factor_lanes)(double* rows, std::int64_t n, double* reciprocals);
+  // norm (a vector) = ||U^-1||_F^2; columns: 4 n vectors.
+  void (*squared_inverse_lanes)(const double* rows, const double* reciprocals, std::int64_t n, double* columns,
+                                double* norm);
+  void (*solve_lanes)(const double* rows, const double* reciprocals, std::int64_t n, double* x);
 
   // x = L^-1 x, L'^-1 x, L x and L'x for `abreast` vectors, x (n x abreast), and L the lower triangle of factor (n x
   // n).

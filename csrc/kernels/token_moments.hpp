@@ -11,6 +11,7 @@
 // Tokens of at least `shortest_token` and at most `longest_token` coordinates: fewer leave most of a vector empty, the
 // sums of more do not fit the registers.
 constexpr std::int64_t shortest_token = 4, longest_token = 2 * lanes;
+constexpr std::int64_t longest_lane_token = least(6, longest_token);  // of problems that are solved one a lane
 constexpr std::int64_t fewest_tokens = 8;  // below, transposing S costs more than transposing the tokens
 
 // Bytes between what is read and what is asked for, into the L1 cache: what memory delivers in half a microsecond.
@@ -26,8 +27,9 @@ template <int D>
 struct Products {
   // Short tokens leave room in a vector for those of another sequence.
   static constexpr int width = D <= lanes / 2 ? static_cast<int>(lanes) / 2 : static_cast<int>(lanes);
-  static constexpr int side = static_cast<int>(lanes) / width;  // sequences in a vector
-  static constexpr int pieces = (D + width - 1) / width;        // vectors of a token
+  static constexpr int side = static_cast<int>(lanes) / width;    // sequences in a vector
+  static constexpr int vectors = static_cast<int>(lanes) / side;  // vectors of as many sequences as there are lanes
+  static constexpr int pieces = (D + width - 1) / width;          // vectors of a token
   static constexpr bool reads_past_end = pieces * width > D;
 
   // The pair of coordinates at place i, as row of s; -1 where there is none, or has been one before.
@@ -55,20 +57,9 @@ struct Products {
     return {0, 0, number};
   }
   static constexpr int count = find(-1).k;
-  // Doubles that those of one sequence take, in whole vectors.
-  static constexpr std::int64_t size = (count * width + lanes - 1) / lanes * lanes;
-  // Vectors of sequences side by side, so that additions need not wait for each other.
-  static constexpr int together = count < 6 ? 2 : 1;
-
-  // Row of s for each of these doubles.
-  struct Rows {
-    std::int64_t of[size];
-  };
-  static constexpr Rows rows() {
-    Rows found{};
-    for (int e = 0; e < size; ++e) found.of[e] = e < count * width ? pair(find(e / width), e % width) : -1;
-    return found;
-  }
+  // Vectors of sequences taken together, so that additions need not wait for each other, as registers allow.
+  static constexpr int most_sums = LINATTN_REGISTERS == 32 ? 20 : 12;
+  static constexpr int together = 4 * count <= most_sums && vectors >= 4 ? 4 : 2 * count <= most_sums ? 2 : 1;
 };
 
 // x[i] -> x[(i + K) % Width] in each part of Width lanes.
@@ -145,19 +136,6 @@ LINATTN_INLINE void sum_tokens(const double* const* z, std::int64_t tokens, cons
   } while (--tokens > 0);
 }
 
-// out[i] = part i of a vector of sums, at one place, or (add) out[i] += that.
-template <int Side>
-LINATTN_INLINE void store_sums(const Lanes& sums, bool add, std::int64_t place, double* const* out) {
-  if constexpr (Side == 1) {
-    double* const to = out[0] + place;
-    store(add ? load(to) + sums : sums, to);
-  } else {
-    double *const lower = out[0] + place, *const upper = out[1] + place;
-    store(add ? load_half(lower) + half_of<0>(sums) : half_of<0>(sums), lower);
-    store(add ? load_half(upper) + half_of<1>(sums) : half_of<1>(sums), upper);
-  }
-}
-
 // Float64 tokens as they lie, and float32 tokens widened, a chunk at a time.
 template <typename T, int D>
 struct Chunk;
@@ -183,34 +161,33 @@ struct Chunk<float, D> {
   }
 };
 
-// out[i] = the products of sequences[i], K vectors of sequences of one length. wide: a chunk of each, and a vector.
-template <typename T, int D, int K>
-void sequence_products(const Sequence* const* sequences, std::int64_t ahead, double* wide, double* const* out) {
-  constexpr int side = Products<D>::side, width = Products<D>::width;
-  constexpr int count = K * side, whole = Products<D>::pieces * width;
+// sums = the products of K vectors of sequences of one length; part i of vector k is data[k + i * step]. wide: a chunk
+// of each sequence, and a vector.
+template <typename T, int D, int K, bool Ask = true>
+LINATTN_INLINE void sequence_products(const T* const* data, int step, std::int64_t length, std::int64_t ahead,
+                                      double* wide, Lanes (*sums)[Products<D>::count]) {
+  constexpr int side = Products<D>::side, count = K * side, whole = Products<D>::pieces * Products<D>::width;
   constexpr bool in_memory = Chunk<T, D>::lies_in_memory, copies_end = in_memory && Products<D>::reads_past_end;
-  const std::int64_t length = sequences[0]->length, chunk = chunk_tokens(D, 0);
+  const std::int64_t chunk = chunk_tokens(D, 0);
   double last[count][whole] = {};
   const double* ends[count];
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; copies_end && i < count; ++i) {
+    const T* const end = data[i / side + i % side * step] + (length - 1) * D;
+    for (int j = 0; j < D; ++j) last[i][j] = static_cast<double>(end[j]);
     ends[i] = last[i];
-    if (!copies_end) continue;
-    for (int j = 0; j < D; ++j) {
-      last[i][j] = static_cast<double>(static_cast<const T*>(sequences[i]->data)[(length - 1) * D + j]);
-    }
   }
   for (std::int64_t t = 0; t < length; t += chunk) {
     const std::int64_t tokens = least(chunk, length - t);
     const double* z[count];
     for (int i = 0; i < count; ++i) {
-      z[i] = Chunk<T, D>::of(static_cast<const T*>(sequences[i]->data) + t * D, tokens, ahead,
-                             wide + i * (chunk_numbers + lanes));
+      z[i] =
+          Chunk<T, D>::of(data[i / side + i % side * step] + t * D, tokens, ahead, wide + i * (chunk_numbers + lanes));
     }
-    Sums<D, K> sums;
-    sum_tokens<D, K, in_memory>(z, tokens, copies_end && t + chunk >= length ? ends : nullptr, ahead, sums);
+    Sums<D, K> found;
+    sum_tokens<D, K, in_memory && Ask>(z, tokens, copies_end && t + chunk >= length ? ends : nullptr, ahead, found);
     each_product<D>([&](auto number) LINATTN_INLINE_LAMBDA {
       constexpr int place = decltype(number)::value;
-      for (int k = 0; k < K; ++k) store_sums<side>(sums[k][place], t > 0, place * width, out + k * side);
+      for (int k = 0; k < K; ++k) sums[k][place] = t > 0 ? sums[k][place] + found[k][place] : found[k][place];
     });
   }
 }
@@ -228,42 +205,86 @@ bool follow_each_other(const Sequence* sequences, std::int64_t count) {
   return true;
 }
 
-// s (pairs, rows of `stride`), one vector of columns = S of `count` sequences; other columns are zero. scratch holds
-// the products of a vector of sequences, and a chunk of those that are taken together.
+// The products of a vector of sequences one by one: of different lengths, or those from `count` on missing.
+template <typename T, int D>
+void uneven_products(const Sequence* sequences, int first, std::int64_t count, double* wide, Lanes* sums) {
+  using Of = Products<D>;
+  for (int place = 0; place < Of::count; ++place) sums[place] = Lanes{};
+  for (int i = 0; i < Of::side; ++i) {
+    const int number = first + i * Of::vectors;
+    if (number >= count) continue;
+    const T* const data = static_cast<const T*>(sequences[number].data);
+    Lanes alone[1][Of::count];
+    sequence_products<T, D, 1>(&data, 0, sequences[number].length, 0, wide, alone);
+    for (int place = 0; place < Of::count; ++place) {
+      if constexpr (Of::side == 1) {
+        sums[place] = alone[0][place];
+      } else {
+        sums[place] = i == 0 ? join(half_of<0>(alone[0][place]), half_of<1>(sums[place]))
+                             : join(half_of<0>(sums[place]), half_of<1>(alone[0][place]));
+      }
+    }
+  }
+}
+
+// s (pairs, rows of `stride`), one vector of columns = the pairs in these products.
+template <int D>
+LINATTN_INLINE void store_pairs(const Lanes (*sums)[Products<D>::count], double* s, std::int64_t stride) {
+  using Of = Products<D>;
+  each_product<D>([&](auto number) LINATTN_INLINE_LAMBDA {
+    constexpr int place = decltype(number)::value;
+    Lanes square[Of::vectors];
+    for (int v = 0; v < Of::vectors; ++v) square[v] = sums[v][place];
+    if constexpr (Of::side == 1) {
+      transpose(square);
+    } else {
+      transpose_halves(square);
+    }
+    for (int i = 0; i < Of::width; ++i) {
+      const std::int64_t row = Of::pair(Of::find(place), i);
+      if (row >= 0) *vectors(s + row * stride) = square[i];
+    }
+  });
+}
+
+// s, one vector of columns = S of `count` sequences; other columns are zero. scratch holds a chunk of the sequences
+// that are taken together.
 template <typename T, int D>
 void token_moments(const Sequence* sequences, std::int64_t count, double* scratch, double* s, std::int64_t stride) {
   using Of = Products<D>;
-  constexpr int at_once = Of::together * Of::side;
-  static_assert(lanes * Of::size + at_once * (chunk_numbers + lanes) + lanes <= most_lanes * (chunk_numbers - D));
-  double* const wide = scratch + lanes * Of::size;
-  double* const unused = wide + at_once * (chunk_numbers + lanes) - Of::size;
+  static_assert(Of::together * Of::side * (chunk_numbers + lanes) <=
+                most_lanes * (chunk_numbers / D * D + pair_count(D)));  // sequence_scratch
   const std::int64_t ahead = follow_each_other<T, D>(sequences, count) ? bytes_ahead : 0;
-  for (std::int64_t i = 0; i < count;) {
-    std::int64_t even = 1;  // sequences of one length
-    while (even < at_once && i + even < count && sequences[i + even].length == sequences[i].length) ++even;
-    const Sequence* chosen[at_once];
-    double* out[at_once];
-    for (int j = 0; j < at_once; ++j) {
-      chosen[j] = sequences + (even == at_once ? i + j : i);
-      out[j] = even == at_once || j == 0 ? scratch + (i + j) * Of::size : unused;
-    }
-    if (even == at_once) {
-      sequence_products<T, D, Of::together>(chosen, ahead, wide, out);
-      i += at_once;
+  bool even = count == lanes;
+  for (int i = 1; even && i < lanes; ++i) even = sequences[i].length == sequences[0].length;
+  const T* data[lanes];
+  for (int i = 0; even && i < lanes; ++i) data[i] = static_cast<const T*>(sequences[i].data);
+  Lanes sums[Of::vectors][Of::count];
+  for (int first = 0; first < Of::vectors; first += Of::together) {
+    if (even) {
+      sequence_products<T, D, Of::together>(data + first, Of::vectors, sequences[0].length, ahead, scratch,
+                                            sums + first);
     } else {
-      sequence_products<T, D, 1>(chosen, ahead, wide, out);
-      ++i;
+      for (int i = first; i < first + Of::together; ++i) uneven_products<T, D>(sequences, i, count, scratch, sums[i]);
     }
   }
-  for (std::int64_t i = count * Of::size; i < lanes * Of::size; ++i) scratch[i] = 0.0;
-  static constexpr typename Of::Rows rows = Of::rows();
-  for (std::int64_t first = 0; first < Of::size; first += lanes) {
-    Lanes square[lanes];
-    for (int i = 0; i < lanes; ++i) square[i] = *vectors(scratch + i * Of::size + first);
-    transpose(square);
-    for (int k = 0; k < lanes; ++k) {
-      if (rows.of[first + k] >= 0) *vectors(s + rows.of[first + k] * stride) = square[k];
+  store_pairs<D>(sums, s, stride);
+}
+
+// The same for `count` vectors of sequences of one length: those of a lane follow each other from starts[lane] on.
+template <typename T, int D>
+void lane_moments(const T* const* starts, std::int64_t count, std::int64_t length, double* scratch, double* s,
+                  std::int64_t stride) {
+  using Of = Products<D>;
+  const T* data[lanes];
+  for (int i = 0; i < lanes; ++i) data[i] = starts[i];
+  for (std::int64_t v = 0; v < count; ++v, s += lanes) {
+    Lanes sums[Of::vectors][Of::count];
+    for (int first = 0; first < Of::vectors; first += Of::together) {
+      sequence_products<T, D, Of::together, false>(data + first, Of::vectors, length, 0, scratch, sums + first);
     }
+    store_pairs<D>(sums, s, stride);
+    for (int i = 0; i < lanes; ++i) data[i] += length * D;
   }
 }
 
@@ -275,6 +296,18 @@ void token_moments_of_width(std::int64_t d, const Sequence* sequences, std::int6
   } else {
     if constexpr (D > shortest_token) {
       token_moments_of_width<T, D - 1>(d, sequences, count, scratch, s, stride);
+    }
+  }
+}
+
+template <typename T, int D = static_cast<int>(longest_lane_token)>
+void lane_moments_of_width(std::int64_t d, const T* const* starts, std::int64_t count, std::int64_t length,
+                           double* scratch, double* s, std::int64_t stride) {
+  if (d == D) {
+    lane_moments<T, D>(starts, count, length, scratch, s, stride);
+  } else {
+    if constexpr (D > shortest_token) {
+      lane_moments_of_width<T, D - 1>(d, starts, count, length, scratch, s, stride);
     }
   }
 }

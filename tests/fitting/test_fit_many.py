@@ -136,6 +136,43 @@ def test_problems_of_several_blocks_after_each_other_do_not_mix(rng, positions):
         assert_same(many, i, la.fit(Z[i], y[i], positions=positions, heads=None))
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("where", ["last", "causal"])
+@pytest.mark.parametrize("d", [2, 4, 5, 6])
+def test_a_problem_has_the_same_bits_whichever_others_are_beside_it(rng, d, where, chosen):
+    """Eleven problems fill the lanes of a vector once and leave some of them empty."""
+    Z, y = problems(rng, B=11, N=500, n=9, d=d, d_out=2, positions=where)
+    features = la.Features(d, pairs=[(0, 1), (1, 1)], queries=[1]) if chosen else None
+    many = la.fit_many(Z, y, positions=where, features=features)
+    assert many.together.all()
+    for i in (0, 7, 8, 10):
+        few = la.fit_many(Z[i:], y[i:], positions=where, features=features)
+        for name in ("coefficients", "condition", "mean_squared_error", "mean_squared_target"):
+            np.testing.assert_array_equal(getattr(many, name)[i], getattr(few, name)[0])
+        expected = la.fit(Z[i], y[i], positions=where, features=features, heads=None)
+        assert_same(many, i, expected)
+
+
+def test_small_errors_with_more_samples_than_are_kept(rng):
+    """Their samples are formed again; a neighbour with much noise has its error from moments."""
+    Z, _ = problems(rng, B=3, N=12_000, n=8, d=3)
+    truth = plant(rng, 3, 2, 2)
+    y = np.stack([truth(each, "last") for each in Z])
+    y += np.array([1e-5, 1.0, 1e-4])[:, None, None] * rng.standard_normal(y.shape)
+    many = la.fit_many(Z, y)
+    assert many.together.all()
+    for i in range(3):
+        assert_same(many, i, la.fit(Z[i], y[i], heads=None))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_token_that_is_not_finite_is_named_with_its_problem(rng, positions, bad):
+    Z, y = problems(rng, B=9, d=4, positions=positions)
+    Z[5, 3, 2, 1] = bad
+    with pytest.raises(ValueError, match=r"^Z: .*\(in problem 5\)$"):
+        la.fit_many(Z, y, positions=positions)
+
+
 def test_a_member_is_a_fit_with_certificate_and_heads(rng):
     Z, y = problems(rng, d_out=1)
     many = la.fit_many(Z, y[..., 0], alpha=0.01)
