@@ -105,6 +105,8 @@ class States(Tokens):
     """The query of each state, (N, d_q)."""
     symmetric: bool
     """Whether only the entries j <= k of the memory are used."""
+    summed = False
+    """Whether the memory is summed from keys and values, which may cancel."""
 
     def __init__(self, memory: object, query: object, *, symmetric: bool = False) -> None:
         M = as_floats(memory, "memory")
@@ -239,6 +241,10 @@ class States(Tokens):
         """The memory and the query, with everything that was given."""
         return self.memory, self.query
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them: a state has one query."""
+        return "last"
+
     @property
     def lengths(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Number of tokens in each sequence: one."""
@@ -268,7 +274,7 @@ def _known_states(memory: Array, query: Array, symmetric: bool) -> States:
 
 
 def joined_states(parts: list[States]) -> States:
-    """All states of several batches of one shape, copied into one."""
+    """All states of several batches of one shape, copied into one, with their memories."""
     xp = module_of(parts[0].memory)
     memory, query = (
         xp.concatenate([getattr(part, name) for part in parts]) for name in ("memory", "query")
@@ -298,8 +304,8 @@ def _require_symmetric(memory: Array) -> None:
 
 
 def require_last(tokens: Tokens, positions: Positions) -> None:
-    """Raise where every token of a sequence is to query, and the data is states."""
-    if isinstance(tokens, States) and positions != "last":
+    """Raise where every token of a sequence is to query, and the data is states as they are."""
+    if isinstance(tokens, States) and not tokens.summed and positions != "last":
         raise ValueError(
             f"positions: a state has one query, so 'last' is needed, got {positions!r}"
         )

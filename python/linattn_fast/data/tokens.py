@@ -161,6 +161,18 @@ class Tokens:
         """Number of bytes of all sequences together."""
         return sum(array.nbytes for array in self.arrays)
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them."""
+        return positions
+
+    def given_rows(self, given: object, name: str) -> object:
+        """What was given for each query, in a form that :func:`as_targets` knows."""
+        return given
+
+    def given_weights(self, sample_weight: object) -> object:
+        """Weights in a form that :func:`as_weights` knows."""
+        return sample_weight
+
     def n_samples(self, positions: Positions) -> int:
         """Number of queries: one per sequence for "last", else one per token."""
         return len(self) if positions == "last" else self.n_rows
@@ -198,7 +210,7 @@ class Tokens:
         return self.per_query(rows, positions)
 
 
-def _is_ragged(value: object) -> bool:
+def is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
     if not isinstance(value, list | tuple) or len(value) == 0:
         return False
@@ -298,7 +310,7 @@ def as_tokens(
         rows = as_floats(value, name)
         require_form(rows.shape, flat=True, name=name)
         tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
-    elif _is_ragged(value):
+    elif is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
         array = as_floats(value, name)
@@ -319,6 +331,7 @@ def as_targets(
 
     An array with one axis less means d_out = 1, and ``scalar`` of the result is true.
     """
+    y = tokens.given_rows(y, "y")
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
         array = given[:, None] if given.ndim == 1 else given

@@ -113,10 +113,11 @@ class Moments(MomentSums):
         d_out: int,
         *,
         symmetric: bool = False,
+        positions: Positions = "last",
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> Moments:
-        """Make moments that take :class:`linattn_fast.States` in the place of tokens.
+        """Make moments that take :class:`States`, or :class:`Streams`, in the place of tokens.
 
         Parameters
         ----------
@@ -128,6 +129,8 @@ class Moments(MomentSums):
             Outputs; 0 accumulates the second moment alone.
         symmetric
             Whether only the pairs j <= k of a memory (d, d) are used.
+        positions
+            Which keys a query of streams attends to.
         backend, precision
             As for :class:`Moments`; "cuda" takes no states.
 
@@ -146,7 +149,14 @@ class Moments(MomentSums):
         (50, 24)
         """
         features = features_of_states(memory, query, symmetric)
-        return cls(features.d, d_out, features=features, backend=backend, precision=precision)
+        return cls(
+            features.d,
+            d_out,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+        )
 
     # ------------------------------------------------------------------------------- accumulating
 

@@ -118,7 +118,7 @@ class Streamed:
         """See :attr:`Problem.modular`."""
         if self.read is None:
             return None
-        return ModularData(self.read, self.positions, self.features)
+        return ModularData(self.read, "last" if isinstance(self.features, StateFeatures) else self.positions, self.features)
 
     def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""
