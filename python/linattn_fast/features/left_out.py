@@ -146,9 +146,9 @@ class Occurring:
         pairs = self.features.pairs[others]
         lacking = (~self.mask[others]).astype(np.float32)
         step = max(1, _PIECE_BYTES // (8 * (len(others) + self.features.d)))
+        if isinstance(samples.tokens, StreamStates):  # what may be other than zero counts as such
+            samples = replace(samples, tokens=samples.tokens.presence())
         for where, part in samples.parts(step):
-            if isinstance(part.tokens, StreamStates):  # what may be other than zero counts as such
-                part = replace(part, tokens=part.tokens.presence())
             present = part.query_tokens()[:, self.features.queries] != 0
             with_pair = nonzero_sums(part, pairs, exact).astype(np.float32) @ lacking > 0
             inside[where] = ~(with_pair & present).any(axis=1)
