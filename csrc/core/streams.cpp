@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "../common/team.hpp"
 #include "floating_point.hpp"
 #include "slabs.hpp"
 
@@ -107,6 +108,26 @@ void StreamReader::read(std::int64_t first, std::int64_t count, double* s, std::
     }
     kernels_.gather_float64(columns_.data(), together, 0, 1, entries, sample_quantum, s + start, stride);
   }
+}
+
+void StreamReader::read_rows(std::int64_t first, std::int64_t count, double* out) {
+  const std::int64_t entries = streams_.entries();
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i % sample_quantum == 0) bank_ = sample_quantum - bank_;
+    advance(first + i, bank_ + i % sample_quantum);
+    out = std::copy_n(row(current_), entries, out);
+  }
+}
+
+void stream_memories(const Kernels& kernels, const Streams& streams, std::int64_t queries, int threads, double* out) {
+  const std::int64_t blocks = (queries + block_samples - 1) / block_samples;
+  Team::run(static_cast<int>(std::min<std::int64_t>(threads, blocks)), [&](Team& team, int) {
+    StreamReader reader(kernels, streams);
+    team.for_each(blocks, [&](std::int64_t b) {
+      const std::int64_t first = b * block_samples;
+      reader.read_rows(first, std::min(block_samples, queries - first), out + first * streams.entries());
+    });
+  });
 }
 
 // ------------------------------------------------------------------------------------------ sizes of summands

@@ -52,6 +52,9 @@ class StreamReader {
   // s (entries() rows of `stride`) = M of queries first .. first + count, one to a column.
   void read(std::int64_t first, std::int64_t count, double* s, std::int64_t stride);
 
+  // The same as rows without gaps: out (count x entries()).
+  void read_rows(std::int64_t first, std::int64_t count, double* out);
+
  private:
   double* row(std::int64_t i) { return memories_.data() + i * row_size_; }
   // Makes current_ the row with M of a query; what has to be summed for it goes to row `slot`.
@@ -67,6 +70,9 @@ class StreamReader {
   std::int64_t sequence_ = -1, seen_ = 0;
   std::vector<Sequence> columns_;
 };
+
+// out (queries x entries()) = M of each query.
+void stream_memories(const Kernels& kernels, const Streams& streams, std::int64_t queries, int threads, double* out);
 
 // How sums over queries were rounded: roundings of a summand, besides those for each key, and whether one underflowed.
 struct SizeSummation {

@@ -408,3 +408,44 @@ def test_bits_do_not_depend_on_threads(rng, positions):
         la.set_num_threads(before)
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_what_is_read_does_not_depend_on_what_is_read_with_it(rng, positions):
+    """Bits of M are the same alone, in parts, in any order; and numpy has the same but rounding."""
+    case = Case(rng, positions, N=20, n=90, m=9, d_v=3, d_k=5, gates="key", masked=True)
+    states = case.streams.states(positions)
+    whole = states.memory
+    assert np.abs(whole - case.M).max() < 1e-13 * np.abs(case.M).max()
+    assert np.abs(states.summed_in_numpy() - case.M).max() < 1e-13 * np.abs(case.M).max()
+    numbers = rng.permutation(len(states))
+    assert (states.chosen(numbers).memory == whole[numbers]).all()
+    assert (states.every(7).memory == whole[::7]).all()
+    assert (states.part(11, 19).memory == whole[11:19]).all()
+    as_tokens = np.concatenate([states.sequence(i) for i in range(4)])
+    assert (as_tokens[:, 1:-2] == whole[:4].reshape(4, -1)).all()
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_leave_one_out_and_ridge_path(rng, positions):
+    Z, y = rng.standard_normal((30, 5, 2)), rng.standard_normal((30, 5))
+    given, asked = (y[:, 0], Z[:, -1]) if positions == "last" else (y, Z)
+    streams, alphas = la.Streams(asked, Z), [1e-3, 0.1]
+    one = la.leave_one_out(Z, given, alphas, positions=positions)
+    other = la.leave_one_out(streams, given, alphas, positions=positions)
+    assert other.errors.shape == (2, 30)
+    assert np.allclose(one.errors, other.errors)
+    moments = la.Moments.of_states((2, 2), 2, 1, symmetric=True, positions=positions)
+    path = la.ridge_path(moments.update(streams, given), alphas)
+    for alpha, C in zip(alphas, path.coefficients, strict=True):
+        expected = la.fit(Z, given, positions=positions, alpha=alpha).coefficients
+        assert close(C, expected, 1e-9)
+    if positions != "last":
+        with pytest.raises(ValueError, match=r"^sample_weight: leave_one_out needs one weight"):
+            la.leave_one_out(
+                streams,
+                given,
+                alphas,
+                positions=positions,
+                sample_weight=rng.uniform(1, 2, (30, 5)),
+            )

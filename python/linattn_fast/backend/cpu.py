@@ -84,7 +84,8 @@ def _stream_sizes(samples: Samples) -> tuple[Floats, int, bool]:
 
     With alpha and beta the gated sums of a_j^2 and b_k^2, A[j,k]^2 <= alpha_j beta_k, and the sum
     of w alpha_j beta_k c_l^2 is at most the root of sum w alpha_j^2 c_l^2 times sum w beta_k^2
-    c_l^2. Also the number of roundings, besides those of alpha and beta, and whether one underflowed.
+    c_l^2. Also the number of roundings, besides those of alpha and beta, and whether one
+    underflowed.
     """
     values, keys, additions, lost = core.stream_sizes(samples.compiled, get_num_threads())
     roots, of_keys = np.sqrt(values), np.sqrt(keys)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import compiled
 from ..arrays.device import device_of
 from ..arrays.floats import as_floats
 from ..arrays.types import Array, Floats, Kind, Numbers, Positions
+from ..system.machine import get_num_threads
 from .states import States, StateShape
 from .stream_forms import Integers, QueryRows
 from .tokens import Tokens, alike
@@ -111,6 +113,23 @@ class StreamStates(States):
     @property
     def memory(self) -> Floats:  # type: ignore[override]
         """M of each query, (states, d_v, d_k); made anew whenever it is asked for."""
+        if compiled.MISSING is not None:
+            return self.summed_in_numpy()
+        s = self._compiled_entries()
+        if not self.symmetric:
+            return s.reshape(len(self), *self.kind.matrix)
+        j, k = np.triu_indices(self.keys.d)
+        M = np.empty((len(self), self.keys.d, self.keys.d))
+        M[:, j, k] = M[:, k, j] = s
+        return M
+
+    def _compiled_entries(self) -> Floats:
+        """The factor s of each query, (states, q), summed by compiled code."""
+        samples = compiled.core.Samples(**self.compiled_form(), positions="last")
+        return compiled.core.stream_memories(samples, get_num_threads())
+
+    def summed_in_numpy(self) -> Floats:
+        """M of each query, (states, d_v, d_k), the slow way."""
         d_v, d_k = self.kind.matrix
         M = np.zeros((len(self), d_v, d_k))
         order = np.lexsort((self.seen, self.sequences))
@@ -152,11 +171,9 @@ class StreamStates(States):
 
     def entries(self, chosen: Numbers | slice = slice(None)) -> Floats:
         """The factor s of each query, (states, q), or some of its columns."""
-        return self._held().entries(chosen)
-
-    def _held(self) -> States:
-        """The same states with their memory, which is held."""
-        return States._with(self, self.memory, self.query)
+        if compiled.MISSING is None:
+            return self._compiled_entries()[:, chosen]
+        return States._with(self, self.memory, self.query).entries(chosen)
 
     def sizes(self) -> StreamStates:
         """The same sums of absolute values, whose features are the sizes of these summands."""
@@ -175,7 +192,7 @@ class StreamStates(States):
             where = slice(first, min(first + step, len(self)))
             yield where, self.part(where.start, where.stop)
 
-    def compiled(self) -> dict[str, Any]:
+    def compiled_form(self) -> dict[str, Any]:
         """Keywords by which compiled code takes these states (``_cpu.Samples``)."""
         return {
             "tokens": self.query[:, None],

@@ -91,7 +91,7 @@ class Samples:
             "positions": self.positions,
         }
         if isinstance(tokens, StreamStates):
-            return core.Samples(**tokens.compiled(), **rest)
+            return core.Samples(**tokens.compiled_form(), **rest)
         if isinstance(tokens, States):
             memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
             query = tokens.query.reshape(len(tokens), 1, -1)
