@@ -26,6 +26,7 @@ namespace {
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+#include "running_memory.hpp"
 #include "side_by_side.hpp"
 
 #include "maps.hpp"
@@ -61,6 +62,7 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        lane_sequences,
                        prefix_moments,
                        chosen_prefixes,
+                       running_memory,
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,

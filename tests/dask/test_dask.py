@@ -225,6 +225,30 @@ def test_states_on_a_cluster_are_those_of_one_process(client, solver):
         lad.fit([*delayed, other()], solver=solver)
 
 
+def stream_batch(i):
+    """A batch of streams with its targets, padded, of the same layer."""
+    rng = np.random.default_rng(i)
+    queries, keys, values = (rng.standard_normal((30, 5, d)) for d in (5, 4, 3))
+    lengths = rng.integers(1, 6, 30)
+    streams = la.Streams(queries, keys, values, lengths=lengths, decay=0.8, scale="mean")
+    seeded = np.random.default_rng(99)
+    truth = la.Heads(seeded.standard_normal((2, 2, 3)), seeded.standard_normal((2, 4, 5)))
+    return streams, truth(streams, "causal")
+
+
+@pytest.mark.parametrize("solver", ["auto", "pcg"])
+def test_streams_on_a_cluster_are_those_of_one_process(client, solver):
+    batches = [stream_batch(i) for i in range(4)]
+    expected = la.fit(batches, None, solver=solver, positions="causal")
+    delayed = [dask.delayed(stream_batch)(i) for i in range(4)]
+    fit = lad.fit(delayed, solver=solver, positions="causal")
+    assert np.allclose(fit.coefficients, expected.coefficients, atol=1e-9)
+    assert fit.positions == "causal"
+    assert len(fit.heads) == 2
+    moments = lad.moments(delayed, positions="causal")
+    assert moments.n_samples == sum(batch[0].kept.sum() for batch in batches)
+
+
 def one_hot_batch(i):
     """Tokens whose coordinates 0-1, 2 and 3 never query together, and whose last is unused."""
     rng = np.random.default_rng([9, i])

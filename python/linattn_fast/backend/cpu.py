@@ -15,7 +15,11 @@ from ..data.non_finite import non_finite_error
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import Accumulation, summand_sizes
+from ..features.accumulation import (
+    Accumulation,
+    sizes_are_apart,
+    summand_sizes,
+)
 from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
@@ -75,6 +79,24 @@ def _first_non_finite(tokens: Tokens, threads: int) -> int:
     return min((i for i in found if i >= 0), default=-1)
 
 
+def _stream_sizes(samples: Samples) -> tuple[Floats, int, bool]:
+    """Bounds on sum w A_u^2 c_l^2, (n_pairs, n_queries), from sums of squares of keys and values.
+
+    With alpha and beta the gated sums of a_j^2 and b_k^2, A[j,k]^2 <= alpha_j beta_k, and the sum
+    of w alpha_j beta_k c_l^2 is at most the root of sum w alpha_j^2 c_l^2 times sum w beta_k^2
+    c_l^2. Also the number of roundings, besides those of alpha and beta, and whether one
+    underflowed.
+    """
+    values, keys, additions, lost = core.stream_sizes(samples.compiled, get_num_threads())
+    roots, of_keys = np.sqrt(values), np.sqrt(keys)
+    if samples.tokens.kind.symmetric:  # type: ignore[attr-defined]  # states
+        j, k = np.triu_indices(len(keys))
+        sizes = roots[j] * of_keys[k]
+    else:
+        sizes = (roots[:, None] * of_keys).reshape(-1, keys.shape[1])
+    return sizes, additions + 8, lost
+
+
 def _queries(tokens: Tokens, positions: Positions) -> core.Samples:
     """Tokens that a layer is applied to, as the extension takes them."""
     return core.Samples(tokens=tokens.storage, offsets=tokens.offsets, positions=positions)
@@ -120,6 +142,12 @@ class CpuBackend:
             raise non_finite_error(tokens) from None
         if not found.finite:  # S was, so this has overflowed
             raise non_finite_error(tokens, others=sizes_of(samples))
+        wide, narrow = found.roundings
+        underflow = found.underflow
+        sizes = None if chosen.everything else found.sizes
+        if sizes_are_apart(samples):
+            sizes, additions, lost = _stream_sizes(samples)
+            wide, underflow = max(wide, additions), underflow or lost
         return Totals(
             found.gram.reshape(shape),
             found.cross,
@@ -127,9 +155,9 @@ class CpuBackend:
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
             accumulation=Accumulation(
-                *found.roundings, samples.longest, found.underflow, samples.largest_weight
+                wide, narrow, samples.longest, underflow, samples.largest_weight
             ),
-            magnitudes=None if chosen.everything else found.sizes,
+            magnitudes=sizes,
             scalar_targets=samples.scalar_targets,
         )
 

@@ -18,7 +18,7 @@ from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
 from ..data.tokens import require_positive
-from ..exact.modular_features import ModularData
+from ..exact.modular_features import ModularData, is_rounded
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
@@ -124,7 +124,18 @@ class Streamed:
         """See :attr:`Problem.modular`."""
         if self.read is None:
             return None
+        if isinstance(self.features, StateFeatures):
+            return self._modular_states(self.read)
         return ModularData(self.read, self.positions, self.features)
+
+    def _modular_states(
+        self, read: Callable[[], AbstractContextManager[Iterator[Samples]]]
+    ) -> ModularData | None:
+        """Exact features of states; None where they are streams, whose memory is rounded."""
+        with read() as parts:
+            if any(is_rounded(part.tokens) for part in parts):
+                return None
+        return ModularData(read, "last", self.features)
 
     def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..arrays.types import Array
 from ..data.states import States, joined_states
+from ..data.stream_states import StreamStates, joined_streams
 from ..data.tokens import Tokens, as_tokens
 from ..features.samples import Samples
 
@@ -108,5 +109,10 @@ def joined(parts: list[Samples]) -> Samples:
 
 
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
+    streams = [part for part in parts if isinstance(part, StreamStates)]
+    if len(streams) == len(parts):
+        return joined_streams(streams)
     states = [part for part in parts if isinstance(part, States)]
+    if streams:
+        raise TypeError("Z: batches must be all States or all Streams to be gathered, got both")
     return joined_states(states) if states else as_tokens([z for part in parts for z in part])

@@ -33,6 +33,7 @@ import numpy.typing as npt
 from ..arrays.device import to_host
 from ..arrays.floats import gamma
 from ..arrays.types import Floats, Mask, Positions
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens, as_positions
 from ..exact.exact_rank import ModularRange, modular_range
 from ..features.features import Features
@@ -75,7 +76,7 @@ class _Piece:
     @property
     def roundings(self) -> int:
         """Number of roundings that an entry of H goes through."""
-        return int(self.tokens.lengths.max()) + 4
+        return self.tokens.longest + 4
 
     def summands(self, scale: Floats) -> Floats:
         """Bounds on the lengths, over features, of |z_l| sum_t |z_tj z_tk| times scale, (rows,)."""
@@ -150,7 +151,7 @@ class _Spectrum:
         """Mean of |e_i|^2 over the queries of each sequence, and bounds on its rounding error."""
         P, lengths, off = coordinates
         alpha = alpha * self.unit * self.unit
-        if piece.positions == "last":
+        if (piece.lengths == 1).all():
             return self._of_queries(P, lengths, off, piece, alpha)
         ends = np.cumsum(piece.lengths)[:-1]
         parts = zip(
@@ -265,14 +266,15 @@ def _pieces(part: Samples, range_: ModularRange | None) -> Iterator[_Piece]:
     assert part.targets is not None
     tokens, features = part.tokens, part.features
     y = to_host(part.targets.rows()).astype(np.float64)
-    weights = np.ones(len(tokens)) if part.weights is None else part.weights
-    lengths = np.ones(len(tokens), np.int64) if part.positions == "last" else tokens.lengths
+    weights, lengths = _left_out_together(part)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     rows = max(1, _PIECE_BYTES // (8 * features.count))
     first = 0
-    while first < len(tokens):
+    while first < len(lengths):
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, "right")) - 1)
-        some = tokens.part(first, last).put(np.zeros(0))
+        of_queries = isinstance(tokens, StreamStates)
+        some = tokens.part(*((starts[first], starts[last]) if of_queries else (first, last)))
+        some = some.put(np.zeros(0))
         inside = weights[first:last] > 0
         if range_ is not None:
             for i in np.flatnonzero(~inside).tolist():
@@ -290,6 +292,22 @@ def _pieces(part: Samples, range_: ModularRange | None) -> Iterator[_Piece]:
             inside,
         )
         first = last
+
+
+def _left_out_together(part: Samples) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Weights and numbers of queries of what is left out at once, (sequences,) each."""
+    tokens = part.tokens
+    weights = np.ones(len(tokens)) if part.weights is None else part.weights
+    if not isinstance(tokens, StreamStates):
+        one = part.positions == "last"
+        return weights, np.ones(len(tokens), np.int64) if one else tokens.lengths
+    new = np.flatnonzero(np.diff(tokens.sequences, prepend=-1))  # the first query of each sequence
+    lengths = np.diff(new, append=len(tokens))
+    if (weights != np.repeat(weights[new], lengths)).any():
+        raise ValueError(
+            "sample_weight: leave_one_out needs one weight a sequence, got one a query"
+        )
+    return weights[new], lengths
 
 
 class _Spectra:
