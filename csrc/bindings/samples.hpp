@@ -19,7 +19,7 @@ Doubles zeros(const std::vector<py::ssize_t>& shape);
 class OwnedSamples {
  public:
   // target_storage may be None; pairs and queries are given both or none. With memory, which may be None, storage has
-  // the query of each state.
+  // the query of each state, or for all positions what shares that memory.
   OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
                const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
                const std::string& positions, const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,

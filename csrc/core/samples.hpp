@@ -26,8 +26,9 @@ struct Selection {
 // What sums are taken of, as in Python's Samples(tokens, targets, weights, positions, features). Targets may be absent
 // (d_out = 0), and so may weights (one a sequence) and a selection (all features).
 //
-// With states, s is their memory in the place of sums over tokens, and the tokens are their queries, one a sequence;
-// positions are last then, and there is no selection.
+// With states, s is given in the place of sums over tokens, and there is no selection. For the last position s is a
+// state's memory and the token its query, one a sequence. For all positions the tokens are the rows of a state's memory
+// and s is its query, which every row shares: values that are passed through. S is formed beside s then.
 struct Samples {
   const Tokens& tokens;
   const Tokens* targets;
@@ -47,14 +48,17 @@ struct Samples {
   // Pairs of S, or entries of the memory.
   std::int64_t all_pairs() const { return states != nullptr ? states->entries() : pair_count(d()); }
   bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
-  // Rows of s.
+  // s is given, and S is formed as well, of the tokens that share it.
+  bool given_beside() const { return states != nullptr && positions == Positions::all; }
+  // Rows of s, or of S beside it.
   std::int64_t formed_pairs() const {
+    if (given_beside()) return pair_count(d());
     return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : all_pairs();
   }
   // The row of s that holds a pair.
   std::int64_t row_of(std::int64_t pair) const;
   // The Gram is the third moment of s, symmetric in all three.
-  bool triples() const { return positions == Positions::all && selection == nullptr; }
+  bool triples() const { return positions == Positions::all && selection == nullptr && states == nullptr; }
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
 };
 
