@@ -12,6 +12,7 @@ from ..arrays.compiled import core
 from ..arrays.floats import all_finite
 from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
+from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
@@ -21,7 +22,8 @@ from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
-from .normal_operator import Gradient, KroneckerFactors, NormalProduct
+from .normal_operator import Gradient, KroneckerFactors, NormalOperator, NormalProduct
+from .passed import PassedNormalOperator, of_rows
 from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
@@ -115,22 +117,27 @@ class CpuBackend:
             raise non_finite_error(tokens) from None
         if not found.finite:  # S was, so this has overflowed
             raise non_finite_error(tokens, others=sizes_of(samples))
+        gram, cross, summed = found.gram, found.cross, 0
+        if isinstance(tokens, PassedStates):  # whose rows are summed before anything else
+            gram, cross, summed = *of_rows(gram, cross, shape), tokens.d_v
+        wide, narrow = found.roundings
         return Totals(
-            found.gram.reshape(shape),
-            found.cross,
+            gram.reshape(shape),
+            cross,
             found.energy,
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
             accumulation=Accumulation(
-                *found.roundings, samples.longest, found.underflow, samples.largest_weight
+                wide + summed, narrow, samples.longest, found.underflow, samples.largest_weight
             ),
             magnitudes=None if chosen.everything else found.sizes,
             scalar_targets=samples.scalar_targets,
         )
 
-    def normal_operator(self, samples: Samples, *, keep: bool) -> CpuNormalOperator:
+    def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """See :meth:`Backend.normal_operator`."""
-        return CpuNormalOperator(samples, keep=keep)
+        operator = CpuNormalOperator(samples, keep=keep)
+        return PassedNormalOperator(operator) if isinstance(samples.tokens, PassedStates) else operator
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

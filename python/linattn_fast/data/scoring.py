@@ -36,9 +36,10 @@ def score_of(
 ) -> float:
     """R^2 of predictions (samples, d_out) for targets and weights in any form that users give."""
     targets = as_targets(y, tokens, positions, d_out=predicted.shape[1])
-    weights = as_weights(sample_weight, len(tokens))
+    weights = as_weights(sample_weight, tokens.n_inputs)
     if weights is not None:
         require_positive(float(weights.max()))
         if positions != "last":
             weights = np.repeat(weights, tokens.lengths)
-    return r_squared(to_host(targets.rows()), to_host(predicted), weights)
+    y, predicted = (tokens.by_output(rows) for rows in (targets.rows(), predicted))
+    return r_squared(to_host(y), to_host(predicted), weights)

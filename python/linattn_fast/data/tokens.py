@@ -30,7 +30,7 @@ import numpy.typing as npt
 from ..arrays.device import device_of, module_of, put, put_all, to_host
 from ..arrays.floats import all_finite, as_array, as_floats, gradual_underflow
 from ..arrays.libraries import axes_of
-from ..arrays.types import POSITIONS, Array, Floats, Kind, Positions
+from ..arrays.types import POSITIONS, VALUES, Array, Floats, Kind, Positions, Values
 
 TRANSPOSE = "pass Z.transpose(0, 2, 1)"
 """Advice for tokens that are columns, in messages."""
@@ -42,6 +42,14 @@ def as_positions(positions: object) -> Positions:
         if isinstance(positions, str) and positions == known:
             return known
     raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
+
+
+def as_values(values: object) -> Values:
+    """Check what becomes of the values."""
+    for known in VALUES:
+        if isinstance(values, str) and values == known:
+            return known
+    raise ValueError(f"values: must be one of {', '.join(VALUES)}, got {values!r}")
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,38 @@ class Tokens:
             rows = rows[:, 0]
         return self.per_query(rows, positions)
 
+    # What callers give once an input, and what they get; an input is a sequence here, but may be
+    # several of them (:class:`linattn_fast.data.passed.PassedStates`).
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs that callers count: sequences."""
+        return len(self)
+
+    def target_rows(self, given: Array) -> Array:
+        """Targets of "last" as rows, (len(self), d_out), one an input; another shape is an error."""
+        rows = given[:, None] if given.ndim == 1 else given
+        if rows.ndim != 2 or len(rows) != len(self) or rows.shape[1] == 0:
+            raise ValueError(
+                f"y: one row of targets a sequence is needed, shape ({len(self)},) or "
+                f"({len(self)}, d_out), got {given.shape}"
+            )
+        return rows
+
+    def weight_rows(self, weights: Floats | None) -> Floats | None:
+        """Weights of the inputs, (n_inputs,), as those of the sequences, (len(self),)."""
+        return weights
+
+    def by_output(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+        """Outputs of samples as a column for each output."""
+        return rows
+
+    def worst(
+        self, values: npt.NDArray[Kind], positions: Positions, of: np.ufunc
+    ) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
+        """Values (samples,) in the form of Z; of inputs with several, the worst by ``of``."""
+        return self.per_query(values, positions)
+
 
 def _is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
@@ -321,13 +361,7 @@ def as_targets(
     """
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
-        array = given[:, None] if given.ndim == 1 else given
-        if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
-            raise ValueError(
-                f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
-                f"({len(tokens)}, d_out), got {given.shape}"
-            )
-        targets = Tokens(array[:, None, :], scalar=given.ndim == 1)
+        targets = Tokens(tokens.target_rows(given)[:, None, :], scalar=given.ndim == 1)
     else:
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.compiled import core
-from ..arrays.types import Array, Floats, Mask, Numbers, Positions
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions, Values
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
+from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_weights, total_weight
 from .features import Features
@@ -48,6 +49,7 @@ class Samples:
         sample_weight: object = None,
         positions: Positions = "last",
         features: Features | None = None,
+        values: Values = "mixed",
         d: int | None = None,
         d_out: int | None = None,
     ) -> Samples:
@@ -57,13 +59,13 @@ class Samples:
         ----------
         Z, y, offsets, sample_weight, features
             As for :func:`linattn_fast.fit`, in memory.
-        positions
-            Which tokens query, checked already.
+        positions, values
+            Which tokens query, and what becomes of values; checked already.
         d, d_out
             Numbers of coordinates and outputs that the batch must have, where they are known; 0
             outputs mean that there are no targets.
         """
-        tokens, chosen = batch_and_features(Z, offsets, features, positions, d)
+        tokens, chosen = batch_and_features(Z, offsets, features, positions, d, values)
         targets = None
         if d_out != 0:
             if y is None and d_out is not None:
@@ -71,7 +73,7 @@ class Samples:
             targets = as_targets(y, tokens, positions, d_out=d_out)
         elif y is not None:
             raise ValueError("y: these moments have d_out = 0 and take no targets")
-        weights = as_weights(sample_weight, len(tokens))
+        weights = tokens.weight_rows(as_weights(sample_weight, tokens.n_inputs))
         if chosen.others_are_zero:
             require_none_left_out(tokens, weights, positions, chosen)
         return cls(tokens, targets, weights, positions, chosen)
@@ -86,6 +88,8 @@ class Samples:
             "weights": self.weights,
             "positions": self.positions,
         }
+        if isinstance(tokens, PassedStates):
+            return self._compiled_rows(tokens)
         if isinstance(tokens, States):
             memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
             query = tokens.query.reshape(len(tokens), 1, -1)
@@ -96,6 +100,18 @@ class Samples:
             pairs=None if features.everything else features.pair_numbers,
             queries=None if features.everything else features.queries,
             **rest,
+        )
+
+    def _compiled_rows(self, rows: PassedStates) -> core.Samples:
+        """Rows of memories as tokens that share s, the query of their state: h = c (x) m_j."""
+        y, N = self.targets, rows.n_inputs
+        assert y is None or not isinstance(y.storage, tuple)
+        return core.Samples(
+            tokens=rows.memory,
+            memory=rows.query.reshape(N, 1, -1),
+            targets=None if y is None else y.storage.reshape(N, rows.d_v, 1),
+            weights=None if self.weights is None else self.weights[:: rows.d_v].copy(),
+            positions="all",
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -119,7 +135,8 @@ class Samples:
     @property
     def n_columns(self) -> int:
         """Number of matrices S that are formed: for "all", the queries of a sequence share one."""
-        return self.n_sequences if self.positions == "all" else self.n_samples
+        # As every row of a memory shares one with the others
+        return self.tokens.n_inputs if self.positions != "causal" else self.n_samples
 
     @cached_property
     def total_weight(self) -> float:

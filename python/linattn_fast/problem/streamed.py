@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats, Positions, Values
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
@@ -181,7 +181,7 @@ def _joined(parts: list[Samples]) -> Samples:
     """All samples of some parts with targets, as one batch."""
     if len(parts) == 1:
         return parts[0]
-    targets = as_tokens([y for part in parts if part.targets is not None for y in part.targets])
+    targets = _joined_targets([part.targets for part in parts if part.targets is not None])
     weights = None
     if any(part.weights is not None for part in parts):
         ones = (np.ones(p.n_sequences) if p.weights is None else p.weights for p in parts)
@@ -192,6 +192,16 @@ def _joined(parts: list[Samples]) -> Samples:
         targets=replace(targets, scalar=all(part.scalar_targets for part in parts)),
         weights=weights,
     )
+
+
+def _joined_targets(parts: list[Tokens]) -> Tokens:
+    """Targets of all parts: one array where each part has one a sequence."""
+    arrays = [part.storage for part in parts if not isinstance(part.storage, tuple)]
+    one_each = all(part.offsets is None and array.shape[1] == 1 for part, array in
+                   zip(parts, arrays, strict=False))
+    if len(arrays) == len(parts) and one_each and parts[0].device is None:
+        return Tokens(np.concatenate(arrays))
+    return as_tokens([y for part in parts for y in part])
 
 
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
@@ -205,6 +215,7 @@ def streamed(
     features: Features | None,
     backend: str,
     precision: Precision,
+    values: Values = "mixed",
 ) -> Streamed | InMemory:
     """Make a problem of a source, whose first batch tells d and d_out; in memory if small."""
     batches = source.read()
@@ -212,7 +223,7 @@ def streamed(
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     of_states = features if isinstance(features, StateFeatures) else None
-    some = checked_batch(first, positions, of_states, d=None, d_out=None)
+    some = checked_batch(first, positions, of_states, d=None, d_out=None, values=values)
     assert some.targets is not None
     warn_of_padding(some.tokens, positions)
     warn_of_layout(some.tokens, some.targets, positions)
