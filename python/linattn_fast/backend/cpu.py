@@ -137,7 +137,9 @@ class CpuBackend:
     def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """See :meth:`Backend.normal_operator`."""
         operator = CpuNormalOperator(samples, keep=keep)
-        return PassedNormalOperator(operator) if isinstance(samples.tokens, PassedStates) else operator
+        return (
+            PassedNormalOperator(operator) if isinstance(samples.tokens, PassedStates) else operator
+        )
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

@@ -24,8 +24,10 @@ from ..data.sources import as_source
 from ..data.tokens import as_positions, as_values
 from ..features.features import Features
 from ..features.samples import Samples
+from ..features.states import PassedFeatures
 from ..heads.heads import Heads
 from ..heads.number.given_number import best_layer
+from ..heads.number.rank_path import PendingErrors, mean_squares_of
 from ..heads.number.without_gram import WithoutGram
 from ..heads.pending import NOT_YET, PendingHeads
 from ..heads.recovery import Wanted
@@ -316,6 +318,12 @@ def _assembled(
             coefficients, problem.features, wanted, settings.memory_limit, task.progress
         )
         _find_heads_later(found, pending)
+    if isinstance(problem.features, PassedFeatures):
+        form = to_host(coefficients).reshape(problem.features.n_pairs, problem.features.n_queries)
+        squares = mean_squares_of(solved.problem, task.moments)
+        error = solution.mean_squared_error
+        # Past the guard of a frozen class, as the heads
+        vars(found)["_rank_errors"] = PendingErrors(form, task.alpha, error, squares)
     return found
 
 

@@ -197,8 +197,10 @@ def _joined(parts: list[Samples]) -> Samples:
 def _joined_targets(parts: list[Tokens]) -> Tokens:
     """Targets of all parts: one array where each part has one a sequence."""
     arrays = [part.storage for part in parts if not isinstance(part.storage, tuple)]
-    one_each = all(part.offsets is None and array.shape[1] == 1 for part, array in
-                   zip(parts, arrays, strict=False))
+    one_each = all(
+        part.offsets is None and array.shape[1] == 1
+        for part, array in zip(parts, arrays, strict=False)
+    )
     if len(arrays) == len(parts) and one_each and parts[0].device is None:
         return Tokens(np.concatenate(arrays))
     return as_tokens([y for part in parts for y in part])
