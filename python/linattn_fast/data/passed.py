@@ -14,6 +14,7 @@ They are never written out as a whole. What reads much data reads ``memory`` (N,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ class PassedStates(States):
     def __repr__(self) -> str:
         return f"PassedStates({self.n_inputs} states of {self.d_v} rows, {self.kind})"
 
-    def __reduce__(self) -> tuple[Callable[..., States], tuple[Array, Array]]:
+    def __reduce__(self) -> tuple[Callable[..., States], tuple[Any, ...]]:
         """Pickle the arrays."""
         return _known_passed, (self.memory, self.query)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -145,7 +145,7 @@ class States(Tokens):
     def __repr__(self) -> str:
         return f"States({len(self)} states, {self.kind})"
 
-    def __reduce__(self) -> tuple[Callable[..., States], tuple[Array, Array, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., States], tuple[Any, ...]]:
         """Pickle the arrays; tokens made of them are made again where they are needed."""
         return known_states, (self.memory, self.query, self.symmetric)
 

@@ -214,7 +214,7 @@ class Tokens:
         return len(self)
 
     def target_rows(self, given: Array) -> Array:
-        """Targets of "last" as rows, (len(self), d_out), one an input; another shape is an error."""
+        """Targets of "last" as rows, (len(self), d_out); another shape is an error."""
         rows = given[:, None] if given.ndim == 1 else given
         if rows.ndim != 2 or len(rows) != len(self) or rows.shape[1] == 0:
             raise ValueError(

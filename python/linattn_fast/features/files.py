@@ -115,9 +115,9 @@ def feature_meta(features: Features) -> dict[str, Any]:
     """Entries of the meta data that say what features are made of."""
     states = None
     if isinstance(features, StateFeatures):
-        passed = isinstance(features, PassedFeatures)
-        shape = features.whole if passed else features.shape
-        states = shape._asdict() | {"values": "passed" if passed else "mixed"}
+        states = features.shape._asdict() | {"values": "mixed"}
+    if isinstance(features, PassedFeatures):
+        states = features.whole._asdict() | {"values": "passed"}
     return {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
 
 

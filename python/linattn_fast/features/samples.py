@@ -104,12 +104,13 @@ class Samples:
 
     def _compiled_rows(self, rows: PassedStates) -> core.Samples:
         """Rows of memories as tokens that share s, the query of their state: h = c (x) m_j."""
-        y, N = self.targets, rows.n_inputs
-        assert y is None or not isinstance(y.storage, tuple)
+        N, y = rows.n_inputs, None
+        if self.targets is not None:
+            y = self.targets.arrays[0].reshape(N, rows.d_v, 1)
         return core.Samples(
             tokens=rows.memory,
             memory=rows.query.reshape(N, 1, -1),
-            targets=None if y is None else y.storage.reshape(N, rows.d_v, 1),
+            targets=y,
             weights=None if self.weights is None else self.weights[:: rows.d_v].copy(),
             positions="all",
         )
