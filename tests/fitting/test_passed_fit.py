@@ -69,11 +69,11 @@ def test_rows_are_never_written_out_as_a_whole(rng, monkeypatch, solver):
     made = PassedStates.coordinates
 
     def guarded(self, *chosen):
-        assert self.n_inputs <= 600, "the query of every row was written out"
+        assert len(self) <= 25_000, "the query of every row was written out"
         return made(self, *chosen)
 
     monkeypatch.setattr(PassedStates, "coordinates", guarded)
-    states, B, y = planted(rng, N=40_000, d_v=3)
+    states, B, y = planted(rng, N=60_000, d_v=3)
     fit = la.fit(states, y, values="passed", solver=solver)
     assert np.allclose(fit.heads.Q[0], B, rtol=0, atol=1e-11)
     assert np.allclose(fit.predict(states), y, rtol=0, atol=1e-10)
@@ -115,13 +115,6 @@ def test_the_result_is_saved_and_pickled(rng, tmp_path):
         assert (again.rank_path().mean_squared_errors == expected).all()
         assert again.features == fit.features
         assert again.d_out == 5
-
-
-def test_one_row_may_have_targets_without_an_axis(rng):
-    states, _, y = planted(rng, d_v=1)
-    fit = la.fit(states, y[:, 0], values="passed")
-    assert fit.predict(states).shape == (300,)
-    assert la.fit(states, y, values="passed").predict(states).shape == (300, 1)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])

@@ -16,7 +16,12 @@ from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import Accumulation, summand_sizes
+from ..features.accumulation import (
+    Accumulation,
+    roundings_of_sizes,
+    sizes_are_apart,
+    summand_sizes,
+)
 from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
@@ -117,10 +122,15 @@ class CpuBackend:
             raise non_finite_error(tokens) from None
         if not found.finite:  # S was, so this has overflowed
             raise non_finite_error(tokens, others=sizes_of(samples))
-        gram, cross, summed = found.gram, found.cross, 0
-        if isinstance(tokens, PassedStates):  # whose rows are summed before anything else
-            gram, cross, summed = *of_rows(gram, cross, shape), tokens.d_v
+        gram, cross = found.gram, found.cross
         wide, narrow = found.roundings
+        if isinstance(tokens, PassedStates):  # whose rows are summed before anything else
+            gram, cross = of_rows(gram, cross, shape)
+            wide += tokens.d_v
+        underflow = found.underflow
+        sizes = None if chosen.everything else found.sizes
+        if sizes_are_apart(samples):
+            sizes, wide = summand_sizes(samples), max(wide, roundings_of_sizes(samples.n_samples))
         return Totals(
             gram.reshape(shape),
             cross,
@@ -128,9 +138,9 @@ class CpuBackend:
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
             accumulation=Accumulation(
-                wide + summed, narrow, samples.longest, found.underflow, samples.largest_weight
+                wide, narrow, samples.longest, underflow, samples.largest_weight
             ),
-            magnitudes=None if chosen.everything else found.sizes,
+            magnitudes=sizes,
             scalar_targets=samples.scalar_targets,
         )
 

@@ -34,10 +34,10 @@ def apply_forms(C: Floats, rows: PassedStates) -> Floats:
     """Outputs m_j' B_a c of each row of the memories, (N d_v, m), for forms C (m, d_k d_q)."""
     d_k, d_q = rows.kind.entries, rows.kind.query
     forms = C.reshape(len(C) * d_k, d_q).T  # (d_q, m d_k)
-    y = np.empty((len(rows), len(C)))
+    y = np.empty((rows.n_rows, len(C)))
     with np.errstate(over="ignore", invalid="ignore"):
         for where, some in rows.pieces(_NUMBERS_AT_ONCE):
-            M, c = (x.astype(np.float64, copy=False) for x in some.arrays)
+            M, c = some.memory.astype(np.float64, copy=False), some.of.coordinates()
             asked = (c @ forms).reshape(len(c), len(C), d_k).transpose(0, 2, 1)  # B_a c
             y[where] = (M @ asked).reshape(-1, len(C))
     return require_finite_outputs(y, rows, {"coefficients": C})

@@ -148,7 +148,8 @@ class Certificate:
 
     def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
-        return self.features.batch(Z, offsets, where), where
+        tokens = self.features.batch(Z, offsets, where)
+        return tokens, tokens.asked(where)
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""

@@ -105,6 +105,8 @@ class States(Tokens):
     """The query of each state, (N, d_q)."""
     symmetric: bool
     """Whether only the entries j <= k of the memory are used."""
+    summed = False
+    """Whether the memory is summed from keys and values, which may cancel."""
 
     def __init__(self, memory: object, query: object, *, symmetric: bool = False) -> None:
         M = as_floats(memory, "memory")
@@ -167,6 +169,14 @@ class States(Tokens):
         """The factor c of each state, (N, d_q), or some of its coordinates, in float64."""
         some: Array = self.query[:, chosen]
         return some.astype(np.float64, copy=False)
+
+    def sizes(self) -> States:
+        """States of absolute values, whose features are the sizes of these summands."""
+        return self.mapped(module_of(self.query).abs)
+
+    def presence(self) -> States:
+        """States whose features are zero where these are, whatever else was summed."""
+        return self
 
     def pieces(self, numbers: int = _NUMBERS_AT_ONCE) -> Iterator[tuple[slice, States]]:
         """Yield states with about so many numbers in their memories, and where they are."""
@@ -244,6 +254,10 @@ class States(Tokens):
         """The memory and the query, with everything that was given."""
         return self.memory, self.query
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them: a state has one query."""
+        return "last"
+
     @property
     def lengths(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Number of tokens in each sequence: one."""
@@ -273,12 +287,12 @@ def known_states(memory: Array, query: Array, symmetric: bool) -> States:
 
 
 def joined_states(parts: list[States]) -> States:
-    """All states of several batches of one shape, copied into one."""
+    """All states of several batches of one shape, copied into one, with their memories."""
     xp = module_of(parts[0].memory)
     memory, query = (
         xp.concatenate([getattr(part, name) for part in parts]) for name in ("memory", "query")
     )
-    return parts[0]._with(as_floats(memory, "memory"), as_floats(query, "query"))
+    return known_states(memory, query, parts[0].symmetric)
 
 
 def _require_symmetric(memory: Array) -> None:
@@ -303,8 +317,8 @@ def _require_symmetric(memory: Array) -> None:
 
 
 def require_last(tokens: Tokens, positions: Positions) -> None:
-    """Raise where every token of a sequence is to query, and the data is states."""
-    if isinstance(tokens, States) and positions != "last":
+    """Raise where every token of a sequence is to query, and the data is states as they are."""
+    if isinstance(tokens, States) and not tokens.summed and positions != "last":
         raise ValueError(
             f"positions: a state has one query, so 'last' is needed, got {positions!r}"
         )

@@ -169,6 +169,18 @@ class Tokens:
         """Number of bytes of all sequences together."""
         return sum(array.nbytes for array in self.arrays)
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them."""
+        return positions
+
+    def given_rows(self, given: object, name: str) -> object:
+        """What was given for each query, in a form that :func:`as_targets` knows."""
+        return given
+
+    def given_weights(self, sample_weight: object) -> object:
+        """Weights in a form that :func:`as_weights` knows."""
+        return sample_weight
+
     def n_samples(self, positions: Positions) -> int:
         """Number of queries: one per sequence for "last", else one per token."""
         return len(self) if positions == "last" else self.n_rows
@@ -205,30 +217,17 @@ class Tokens:
             rows = rows[:, 0]
         return self.per_query(rows, positions)
 
-    # What callers give once an input, and what they get; an input is a sequence here, but may be
-    # several of them (:class:`linattn_fast.data.passed.PassedStates`).
-
     @property
-    def n_inputs(self) -> int:
-        """Number of inputs that callers count: sequences."""
-        return len(self)
+    def rows_shape(self) -> tuple[int, ...] | None:
+        """The form of what is given once a token; None where tokens are a list of arrays."""
+        return None if isinstance(self.storage, tuple) else self.storage.shape[:-1]
 
-    def target_rows(self, given: Array) -> Array:
-        """Targets of "last" as rows, (len(self), d_out); another shape is an error."""
-        rows = given[:, None] if given.ndim == 1 else given
-        if rows.ndim != 2 or len(rows) != len(self) or rows.shape[1] == 0:
-            raise ValueError(
-                f"y: one row of targets a sequence is needed, shape ({len(self)},) or "
-                f"({len(self)}, d_out), got {given.shape}"
-            )
-        return rows
-
-    def weight_rows(self, weights: Floats | None) -> Floats | None:
-        """Weights of the inputs, (n_inputs,), as those of the sequences, (len(self),)."""
-        return weights
+    def one_by_one(self) -> Tokens:
+        """The same samples as exact arithmetic takes them: of sequences."""
+        return self
 
     def by_output(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-        """Outputs of samples as a column for each output."""
+        """Outputs (samples, d_out) with a column for each output of an input."""
         return rows
 
     def worst(
@@ -238,7 +237,7 @@ class Tokens:
         return self.per_query(values, positions)
 
 
-def _is_ragged(value: object) -> bool:
+def is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
     if not isinstance(value, list | tuple) or len(value) == 0:
         return False
@@ -338,7 +337,7 @@ def as_tokens(
         rows = as_floats(value, name)
         require_form(rows.shape, flat=True, name=name)
         tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
-    elif _is_ragged(value):
+    elif is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
         array = as_floats(value, name)
@@ -359,9 +358,16 @@ def as_targets(
 
     An array with one axis less means d_out = 1, and ``scalar`` of the result is true.
     """
+    y = tokens.given_rows(y, "y")
     if positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
-        targets = Tokens(tokens.target_rows(given)[:, None, :], scalar=given.ndim == 1)
+        array = given[:, None] if given.ndim == 1 else given
+        if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:
+            raise ValueError(
+                f"y: one row of targets a sequence is needed, shape ({len(tokens)},) or "
+                f"({len(tokens)}, d_out), got {given.shape}"
+            )
+        targets = Tokens(array[:, None, :], scalar=given.ndim == 1)
     else:
         targets = _one_row_a_token(y, tokens)
     if d_out is not None and targets.d != d_out:
@@ -384,7 +390,8 @@ def non_finite_target_error(targets: Tokens, positions: Positions) -> ValueError
 
 
 def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
-    if isinstance(tokens.storage, tuple):
+    shape = tokens.rows_shape
+    if shape is None:
         if not isinstance(y, list | tuple) or len(y) != len(tokens):
             raise ValueError(
                 f"y: Z is a list of {len(tokens)} sequences, so a list of as many arrays "
@@ -406,7 +413,6 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 )
         return Tokens(_alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
-    shape = tokens.storage.shape[:-1]
     array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)

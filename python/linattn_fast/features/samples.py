@@ -37,7 +37,10 @@ class Samples:
     weights: Floats | None
     """Weights of the sequences, (N,), on the host; None means that all are 1."""
     positions: Positions
+    """Which tokens query, as sums over samples take it: "last" for states."""
     features: Features
+    asked: Positions | None = None
+    """The positions that were asked for, where they may differ: those of queries of streams."""
 
     @classmethod
     def checked(
@@ -70,13 +73,13 @@ class Samples:
         if d_out != 0:
             if y is None and d_out is not None:
                 raise ValueError(f"y: targets with d_out = {d_out} are needed, got None")
-            targets = as_targets(y, tokens, positions, d_out=d_out)
+            targets = as_targets(y, tokens, tokens.asked(positions), d_out=d_out)
         elif y is not None:
             raise ValueError("y: these moments have d_out = 0 and take no targets")
-        weights = tokens.weight_rows(as_weights(sample_weight, tokens.n_inputs))
+        weights = as_weights(tokens.given_weights(sample_weight), len(tokens))
         if chosen.others_are_zero:
             require_none_left_out(tokens, weights, positions, chosen)
-        return cls(tokens, targets, weights, positions, chosen)
+        return cls(tokens, targets, weights, tokens.asked(positions), chosen, positions)
 
     @cached_property
     def compiled(self) -> core.Samples:
@@ -88,8 +91,9 @@ class Samples:
             "weights": self.weights,
             "positions": self.positions,
         }
-        if isinstance(tokens, PassedStates):
-            return self._compiled_rows(tokens)
+        if isinstance(tokens, PassedStates):  # rows that share the query as s: h = c (x) m_j
+            shared = tokens.query.reshape(len(tokens), 1, -1)
+            return core.Samples(tokens=tokens.memory, memory=shared, **rest)
         if isinstance(tokens, States):
             memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
             query = tokens.query.reshape(len(tokens), 1, -1)
@@ -102,19 +106,6 @@ class Samples:
             **rest,
         )
 
-    def _compiled_rows(self, rows: PassedStates) -> core.Samples:
-        """Rows of memories as tokens that share s, the query of their state: h = c (x) m_j."""
-        N, y = rows.n_inputs, None
-        if self.targets is not None:
-            y = self.targets.arrays[0].reshape(N, rows.d_v, 1)
-        return core.Samples(
-            tokens=rows.memory,
-            memory=rows.query.reshape(N, 1, -1),
-            targets=y,
-            weights=None if self.weights is None else self.weights[:: rows.d_v].copy(),
-            positions="all",
-        )
-
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "compiled"}
 
@@ -122,6 +113,11 @@ class Samples:
     def d_out(self) -> int:
         """Number of outputs; 0 without targets."""
         return 0 if self.targets is None else self.targets.d
+
+    @property
+    def given_positions(self) -> Positions:
+        """The positions that a user asked for."""
+        return self.positions if self.asked is None else self.asked
 
     @property
     def n_sequences(self) -> int:
@@ -136,8 +132,7 @@ class Samples:
     @property
     def n_columns(self) -> int:
         """Number of matrices S that are formed: for "all", the queries of a sequence share one."""
-        # As every row of a memory shares one with the others
-        return self.tokens.n_inputs if self.positions != "causal" else self.n_samples
+        return self.n_sequences if self.positions == "all" else self.n_samples
 
     @cached_property
     def total_weight(self) -> float:
@@ -182,6 +177,15 @@ class Samples:
     def rows(self) -> tuple[Floats, Floats]:
         """The factors s, (n_samples, n_pairs), and z, (n_samples, n_queries), of h = s (x) z."""
         return self.features.samples(self.tokens, self.positions)
+
+    def one_by_one(self) -> Samples:
+        """The same samples, without targets, as exact arithmetic takes them."""
+        tokens = self.tokens.one_by_one()
+        if tokens is self.tokens:
+            return self
+        weights = None if self.weights is None else self.weight_of_each()
+        where = tokens.asked(self.positions)
+        return replace(self, tokens=tokens, targets=None, weights=weights, positions=where)
 
     def part(self, first: int, last: int) -> Samples:
         """Sequences first, .., last - 1; nothing is copied."""

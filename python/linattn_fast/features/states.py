@@ -16,6 +16,7 @@ from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions, Values
 from ..data.passed import PassedStates
 from ..data.states import States, StateShape, require_last
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import as_size
 from .features import Features, as_features
@@ -81,7 +82,8 @@ class StateFeatures(Features):
         """Which chosen entries, and which coordinates of the query, are not always zero."""
         assert isinstance(tokens, States)
         entries, coordinates = np.zeros(self.n_pairs, bool), np.zeros(self.n_queries, bool)
-        for _, some in tokens.pieces():
+        # Sums may be zero though their summands are not
+        for _, some in tokens.presence().pieces():
             s, c = self.samples(some)
             entries |= s.any(axis=0)
             coordinates |= c.any(axis=0)
@@ -109,6 +111,8 @@ class StateFeatures(Features):
 
     def batch(self, Z: object, offsets: object, positions: Positions) -> States:
         """Check a batch that these features are wanted of."""
+        if isinstance(Z, Streams):
+            Z = Z.states(positions)
         if not isinstance(Z, States):
             raise TypeError(f"Z: States ({self.shape}) are needed, got {type(Z).__name__}")
         if offsets is not None:
@@ -211,6 +215,8 @@ def batch_and_features(
     """
     if isinstance(features, StateFeatures):
         return features.batch(Z, offsets, positions), features
+    if isinstance(Z, Streams):
+        Z = Z.states(positions)
     if isinstance(Z, States):
         if features is not None and d is None:
             raise ValueError(

@@ -347,6 +347,7 @@ class Fit:
         """Check positions and tokens, and return them with the outputs, (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
         tokens = self.features.batch(Z, offsets, where)
+        where = tokens.asked(where)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
             rows = outputs_of(self.coefficients, self.features, tokens, where, engine)

@@ -25,6 +25,7 @@ from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..data.states import States, require_last
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
 from ..features.states import state_coefficients
@@ -256,12 +257,15 @@ class Heads:
         positions = as_positions(positions)
         tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
-        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
-        answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
+        where = tokens.asked(positions)
+        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, where)
+        answer: Floats | list[Floats] = converted(tokens.per_query(y, where))
         return answer
 
     def _batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that the layer is to be applied to."""
+        if isinstance(Z, Streams):
+            Z = Z.states(positions)
         if not isinstance(Z, States):
             self.require_tokens("Z")
             return as_tokens(Z, offsets, d=self.d)

@@ -113,11 +113,12 @@ class Moments(MomentSums):
         d_out: int,
         *,
         symmetric: bool = False,
+        positions: Positions = "last",
         values: Values = "mixed",
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> Moments:
-        """Make moments that take :class:`linattn_fast.States` in the place of tokens.
+        """Make moments that take :class:`States`, or :class:`Streams`, in the place of tokens.
 
         Parameters
         ----------
@@ -129,6 +130,8 @@ class Moments(MomentSums):
             Outputs; 0 accumulates the second moment alone.
         symmetric
             Whether only the pairs j <= k of a memory (d, d) are used.
+        positions
+            Which keys a query of streams attends to.
         values
             "mixed" or "passed", as for :func:`linattn_fast.fit`. With "passed", d_out is d_v or 0,
             each row of a memory is a sample, and the cross moment is that of one output.
@@ -156,7 +159,14 @@ class Moments(MomentSums):
                     f'd_out: values="passed" has d_v = {features.d_v} outputs, got {d_out!r}'
                 )
             d_out = 1
-        return cls(features.d, d_out, features=features, backend=backend, precision=precision)
+        return cls(
+            features.d,
+            d_out,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+        )
 
     # ------------------------------------------------------------------------------- accumulating
 

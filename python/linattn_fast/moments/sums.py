@@ -126,7 +126,8 @@ class MomentSums:
     ) -> MomentSums:
         """Sum over one checked batch."""
         totals = sum_over(samples, engine, precision, progress)
-        return MomentSums(samples.features, samples.positions, samples.d_out, precision, totals)
+        where = samples.given_positions
+        return MomentSums(samples.features, where, samples.d_out, precision, totals)
 
     def fixed(self) -> MomentSums:
         """The sums as they are now, which nothing is added to later."""

@@ -17,6 +17,7 @@ from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
+from ..data.passed import PassedStates
 from ..data.states import States, joined_states
 from ..data.tokens import Tokens, as_tokens, require_positive
 from ..exact.modular_features import ModularData
@@ -118,7 +119,7 @@ class Streamed:
         """See :attr:`Problem.modular`."""
         if self.read is None:
             return None
-        return ModularData(self.read, self.positions, self.features)
+        return ModularData(self.read, "last" if isinstance(self.features, StateFeatures) else self.positions, self.features)
 
     def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""
@@ -207,6 +208,9 @@ def _joined_targets(parts: list[Tokens]) -> Tokens:
 
 
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
+    passed = [part.of for part in parts if isinstance(part, PassedStates)]
+    if passed:
+        return PassedStates(joined_states(passed))
     states = [part for part in parts if isinstance(part, States)]
     return joined_states(states) if states else as_tokens([z for part in parts for z in part])
 
