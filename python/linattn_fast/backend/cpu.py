@@ -26,6 +26,7 @@ from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
+from . import passed_streams
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import Gradient, KroneckerFactors, NormalOperator, NormalProduct
 from .passed import PassedNormalOperator, of_rows
@@ -104,6 +105,8 @@ class CpuBackend:
         """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
         tokens, chosen = samples.tokens, samples.features
+        if isinstance(tokens, PassedStates) and tokens.summed:
+            return passed_streams.moments(samples, progress)
         shape = compact.shape(chosen, samples.positions)
         work = samples.n_columns * math.prod(shape)
         if work > _READINGS * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
@@ -146,6 +149,8 @@ class CpuBackend:
 
     def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """See :meth:`Backend.normal_operator`."""
+        if isinstance(samples.tokens, PassedStates) and samples.tokens.summed:
+            return passed_streams.SharedNormalOperator(samples)
         operator = CpuNormalOperator(samples, keep=keep)
         return (
             PassedNormalOperator(operator) if isinstance(samples.tokens, PassedStates) else operator

@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays.types import Floats
 from ..data.passed import PassedStates
 from ..data.states import States
+from . import passed_streams
 from .interface import require_finite_outputs
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -19,7 +20,8 @@ _NUMBERS_AT_ONCE = 1 << 21
 def apply_coefficients(C: Floats, states: States) -> Floats:
     """Outputs y_a = sum_ul C[a,(u,l)] s_u c_l of each state, (N, d_out), for C (d_out, q d_q)."""
     if isinstance(states, PassedStates):
-        return apply_forms(C, states)
+        y = passed_streams.apply_forms(C, states) if states.summed else apply_forms(C, states)
+        return require_finite_outputs(y, states, {"coefficients": C})
     q, d_q = states.kind.entries, states.kind.query
     y = np.empty((len(states), len(C)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -40,7 +42,7 @@ def apply_forms(C: Floats, rows: PassedStates) -> Floats:
             M, c = some.memory.astype(np.float64, copy=False), some.of.coordinates()
             asked = (c @ forms).reshape(len(c), len(C), d_k).transpose(0, 2, 1)  # B_a c
             y[where] = (M @ asked).reshape(-1, len(C))
-    return require_finite_outputs(y, rows, {"coefficients": C})
+    return y
 
 
 def apply_heads(V: Floats, Q: Floats, states: States) -> Floats:

@@ -130,7 +130,7 @@ def _gates_vanish(states: StreamStates) -> bool:
     if states.gates is None:
         return False
     smallest = float(states.gates.min(initial=1.0, where=states.gates > 0))
-    return states.longest * np.log2(smallest) < np.log2(_SMALLEST_TOKEN)
+    return bool(states.longest * np.log2(smallest) < np.log2(_SMALLEST_TOKEN))
 
 
 def _has_no_small(array: Array) -> bool:

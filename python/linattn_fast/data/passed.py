@@ -298,7 +298,9 @@ class RowStates(PassedStates):
         memory = PassedStates(self.of.chosen(states)).memory
         return known_states(memory[place, j], self.of.query[i], False)
 
-    kept = chosen
+    def kept(self, numbers: Numbers) -> States:  # type: ignore[override]
+        """Copies of the rows with these numbers."""
+        return self.chosen(numbers)
 
     def mapped(self, of: Callable[[Array], Array]) -> RowStates:
         """Put another number in the place of each."""

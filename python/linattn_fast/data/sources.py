@@ -109,7 +109,9 @@ def _looks_like_a_batch(item: object) -> bool:
 def is_batches(value: object) -> bool:
     """Tell an iterable of batches from a batch."""
     if isinstance(value, list | tuple):
-        return len(value) > 0 and (isinstance(value[0], States | Streams) or _looks_like_a_batch(value[0]))
+        return len(value) > 0 and (
+            isinstance(value[0], States | Streams) or _looks_like_a_batch(value[0])
+        )
     if isinstance(value, np.ndarray | Tokens | str | bytes | Mapping | set | frozenset):
         return False
     if hasattr(value, "__array__") or hasattr(value, "shape") or exports_memory(value):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,7 @@ class States(Tokens):
     """The query of each state, (N, d_q)."""
     symmetric: bool
     """Whether only the entries j <= k of the memory are used."""
+    are_tokens = False
     summed = False
     """Whether the memory is summed from keys and values, which may cancel."""
 
@@ -147,7 +148,7 @@ class States(Tokens):
     def __repr__(self) -> str:
         return f"States({len(self)} states, {self.kind})"
 
-    def __reduce__(self) -> tuple[Callable[..., States], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., States], tuple[object, ...]]:
         """Pickle the arrays; tokens made of them are made again where they are needed."""
         return known_states, (self.memory, self.query, self.symmetric)
 
@@ -287,7 +288,7 @@ def known_states(memory: Array, query: Array, symmetric: bool) -> States:
 
 
 def joined_states(parts: list[States]) -> States:
-    """All states of several batches of one shape, copied into one, with their memories."""
+    """All states of several batches of one shape, copied into one."""
     xp = module_of(parts[0].memory)
     memory, query = (
         xp.concatenate([getattr(part, name) for part in parts]) for name in ("memory", "query")

@@ -103,9 +103,19 @@ def as_gates(decay: object, keys: Tokens, kept: Mask | None) -> Floats | None:
     return None if (exist == 1).all() else rows
 
 
-_WRONG_GATES = (
-    "decay: a number, one a sequence ({},) or one a key {} is needed, got shape {}"
-)
+def only(tokens: Tokens, kept: Mask) -> Tokens:
+    """The rows that are kept, one after the other; a sequence may have none."""
+    lengths = tokens.lengths
+    ends = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(lengths)])]
+    storage = tokens.storage
+    if isinstance(storage, tuple) or tokens.offsets is not None:
+        rows = tokens.rows()[kept]
+    else:
+        rows = storage[kept.reshape(storage.shape[:2])]
+    return Tokens(rows, np.ascontiguousarray(ends, dtype=np.int64))
+
+
+_WRONG_GATES = "decay: a number, one a sequence ({},) or one a key {} is needed, got shape {}"
 
 
 def _starts(lengths: Integers) -> Integers:

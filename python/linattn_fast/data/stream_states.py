@@ -19,7 +19,7 @@ from ..arrays.floats import as_floats
 from ..arrays.types import Array, Floats, Kind, Numbers, Positions
 from .states import States, StateShape
 from .stream_forms import Integers, QueryRows
-from .tokens import Tokens
+from .tokens import Tokens, alike
 
 _NUMBERS_AT_ONCE = 1 << 20
 """Numbers of memories that are summed side by side."""
@@ -261,6 +261,27 @@ def _side_by_side(tokens: Tokens, sequences: Numbers, lengths: Integers) -> Floa
     for column, (i, n) in enumerate(zip(sequences, lengths, strict=True)):
         side[:n, column] = tokens.sequence(int(i))[:n]
     return side
+
+
+def joined_streams(parts: list[StreamStates]) -> StreamStates:
+    """All queries of several batches of one shape; keys and values are not copied."""
+    counts = np.cumsum([0, *(len(part.keys) for part in parts)])
+    gates = None
+    if any(part.gates is not None for part in parts):
+        ones = (np.ones(part.keys.n_rows) if part.gates is None else part.gates for part in parts)
+        gates = np.concatenate(list(ones))
+    keys = [one for part in parts for one in part.keys]
+    values = [one for part in parts if part.values is not None for one in part.values]
+    return StreamStates(
+        Tokens(alike(keys)),
+        Tokens(alike(values)) if values else None,
+        gates,
+        np.concatenate([part.sequences + n for part, n in zip(parts, counts, strict=False)]),
+        np.concatenate([part.seen for part in parts]),
+        np.concatenate([part.query for part in parts]),
+        None,
+        max(part.roundings for part in parts),
+    )
 
 
 def _known_streams(

@@ -13,15 +13,15 @@ if they had never been there.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import to_host
 from ..arrays.floats import as_array, as_floats
-from ..arrays.types import Array, Floats, Mask, Positions
-from .stream_forms import QueryRows, as_gates, as_kept, as_queries, one_a_query, rows_of
+from ..arrays.types import Array, Floats, Positions
+from .stream_forms import QueryRows, as_gates, as_kept, as_queries, one_a_query, only, rows_of
 from .stream_states import StreamStates
 from .tokens import Tokens, as_tokens
 
@@ -77,6 +77,8 @@ class Streams:
     >>> y.shape, fit.certificate.verdict, len(fit.heads)
     ((40, 20, 2), 'identifiable', 1)
     """
+
+    are_tokens = False
 
     def __init__(
         self,
@@ -180,7 +182,8 @@ class Streams:
 
     def __repr__(self) -> str:
         kind = "symmetric " if self.symmetric else ""
-        return f"Streams({len(self)} sequences, {kind}memory {self.d_v} x {self.d_k}, query {self.d_q})"
+        size = f"{kind}memory {self.d_v} x {self.d_k}, query {self.d_q}"
+        return f"Streams({len(self)} sequences, {size})"
 
     def part(self, first: int, last: int) -> Streams:
         """Take sequences first, .., last - 1; nothing is copied.
@@ -206,7 +209,9 @@ class Streams:
         else:  # rows one after the other, as those of the keys
             queries = self.queries[rows]
         scale = self.scale
-        if isinstance(scale, tuple) or (not isinstance(scale, str | None) and len(scale) == len(self)):
+        if isinstance(scale, tuple) or (
+            not isinstance(scale, str | None) and len(scale) == len(self)
+        ):
             scale = scale[first:last]
         elif not isinstance(scale, str | None):
             scale = scale[rows]
@@ -235,8 +240,8 @@ class Streams:
         queries = self._asked(positions)
         keys, values, gates = self.keys, self.values, self.gates
         if self.kept is not None:
-            keys = _only(keys, self.kept)
-            values = None if values is None else _only(values, self.kept)
+            keys = only(keys, self.kept)
+            values = None if values is None else only(values, self.kept)
             gates = None if gates is None else gates[self.kept]
         counts = keys.lengths
         sequence = queries.sequences()
@@ -258,16 +263,16 @@ class Streams:
 
     def _asked(self, positions: Positions) -> QueryRows:
         """The queries that exist, one row each."""
-        if positions != "causal" and not self.attend_self and not (
-            self.of_tokens and positions == "last"
+        if (
+            positions != "causal"
+            and not self.attend_self
+            and not (self.of_tokens and positions == "last")
         ):
             raise ValueError(
                 "attend_self: a query that does not see itself needs positions='causal', got "
                 f"{positions!r}"
             )
-        return rows_of(
-            self.queries, self.keys, self.kept, positions, of_tokens=self.of_tokens
-        )
+        return rows_of(self.queries, self.keys, self.kept, positions, of_tokens=self.of_tokens)
 
     def _roundings(self, gates: Floats | None, seen: int) -> int:
         """Number of roundings of M[j,k] and of the query together, where so many keys are seen.
@@ -338,18 +343,6 @@ def _same_memory(one: Tokens, other: Tokens) -> bool:
     )
 
 
-def _only(tokens: Tokens, kept: Mask) -> Tokens:
-    """The rows that are kept, one after the other; a sequence may have none."""
-    lengths = tokens.lengths
-    ends = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(lengths)])]
-    storage = tokens.storage
-    if isinstance(storage, tuple) or tokens.offsets is not None:
-        rows = tokens.rows()[kept]
-    else:
-        rows = storage[kept.reshape(storage.shape[:2])]
-    return Tokens(rows, np.ascontiguousarray(ends, dtype=np.int64))
-
-
 def _as_scale(scale: object) -> Literal["mean"] | Array | tuple[Array, ...] | None:
     """Check the form of a scale; how many factors are needed is known with the positions."""
     if scale is None:
@@ -362,5 +355,7 @@ def _as_scale(scale: object) -> Literal["mean"] | Array | tuple[Array, ...] | No
         return tuple(to_host(as_floats(one, f"scale[{i}]")) for i, one in enumerate(scale))
     given = as_array(scale, "scale")
     if given.ndim == 0:
-        raise ValueError("scale: None, 'mean' or an array, one factor a query, is needed; got a number")
+        raise ValueError(
+            "scale: None, 'mean' or an array, one factor a query, is needed; got a number"
+        )
     return to_host(as_floats(scale, "scale"))

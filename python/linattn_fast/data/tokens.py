@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,8 @@ class Tokens:
     offsets: npt.NDArray[np.int64] | None = None
     scalar: bool = False
     """Whether these are targets that came without an axis of outputs, which means one."""
+    are_tokens: ClassVar[bool] = True
+    """Whether these are tokens, and not states in their place."""
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -262,10 +264,10 @@ def _as_list(value: Any, name: str) -> tuple[Array, ...]:
             )
         if array.shape[0] == 0:
             raise ValueError(f"{name}[{i}]: the sequence is empty; at least one token is needed")
-    return _alike(arrays)
+    return alike(arrays)
 
 
-def _alike(arrays: list[Array]) -> tuple[Array, ...]:
+def alike(arrays: list[Array]) -> tuple[Array, ...]:
     """The arrays with one dtype: their own if it is the same for all, else float64."""
     if len({array.dtype for array in arrays}) > 1:
         return tuple(array.astype(np.float64, copy=False) for array in arrays)
@@ -329,9 +331,9 @@ def as_tokens(
     d
         The number of coordinates it must have, if that is known.
     """
+    if not getattr(value, "are_tokens", True):  # states, which only those take who ask for them
+        raise TypeError(f"{name}: tokens are needed here, got {value!r}")
     if isinstance(value, Tokens):
-        if type(value) is not Tokens:  # states, which only those take who ask for them
-            raise TypeError(f"{name}: tokens are needed here, got {value!r}")
         tokens = value
     elif offsets is not None:
         rows = as_floats(value, name)
@@ -411,7 +413,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 raise ValueError(
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
-        return Tokens(_alike(arrays), scalar=scalar)
+        return Tokens(alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
     array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:

@@ -79,7 +79,7 @@ def sizes_are_apart(samples: Samples) -> bool:
 
 
 def roundings_of_sizes(n_samples: int) -> int:
-    """Number of roundings of such sums besides those of S, in the order of :func:`summand_sizes`."""
+    """Number of roundings of such sums besides those of S, as :func:`summand_sizes` adds."""
     return _SEQUENCES_AT_ONCE + n_samples // _SEQUENCES_AT_ONCE + 8
 
 

@@ -20,6 +20,7 @@ from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Mask, Numbers, Positions
 from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.states import States
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..system.arguments import as_size
 from ..system.machine import same_bits
@@ -332,7 +333,7 @@ class Features:
 
     def batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that these features are wanted of."""
-        if isinstance(Z, States):
+        if isinstance(Z, States | Streams):
             raise TypeError(f"Z: tokens with d = {self.d} are needed, got {Z!r}")
         return as_tokens(Z, offsets, d=self.d)
 

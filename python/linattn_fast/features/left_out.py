@@ -12,7 +12,7 @@ So where the computed sum is within its rounding error of zero, exact fractions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np

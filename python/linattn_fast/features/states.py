@@ -114,11 +114,16 @@ class StateFeatures(Features):
         if isinstance(Z, Streams):
             Z = Z.states(positions)
         if not isinstance(Z, States):
-            raise TypeError(f"Z: States ({self.shape}) are needed, got {type(Z).__name__}")
+            hint = ""
+            if self.shape.symmetric:
+                hint = "; for tokens give Streams(Z, Z), or the scale and decay of the data"
+            raise TypeError(
+                f"Z: States or Streams ({self.shape}) are needed, got {type(Z).__name__}{hint}"
+            )
         if offsets is not None:
             raise ValueError("offsets: states have none; they are for rows of tokens")
         if Z.kind != self.shape:
-            raise ValueError(f"Z: States ({self.shape}) are needed, got ({Z.kind})")
+            raise ValueError(f"Z: States or Streams ({self.shape}) are needed, got ({Z.kind})")
         require_last(Z, positions)
         return Z
 

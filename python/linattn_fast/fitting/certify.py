@@ -17,6 +17,7 @@ from ..certificate.certifying import (
     counted_on_data,
     require_certificate_memory,
 )
+from ..data.attending import attended
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions, as_values
 from ..features.features import Features
@@ -44,14 +45,20 @@ def certify(
     spectrum: bool = False,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
+    mask: object = None,
+    lengths: object = None,
+    scale: object = None,
+    decay: object = None,
+    attend_self: bool = True,
 ) -> Certificate:
     """Certify that tokens, or accumulated moments, determine a linear attention layer.
 
     Parameters
     ----------
     Z
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`; or
-        :class:`Moments`, and then nothing else about the data is given. Targets play no part.
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`;
+        :class:`Streams`; or :class:`Moments`, and then nothing else about the data is given.
+        Targets play no part.
     offsets, positions, sample_weight, features, values, backend
         As for :func:`linattn_fast.fit`.
     spectrum
@@ -61,6 +68,8 @@ def certify(
     progress
         True shows a bar while moments are accumulated; a function is called with the sequences done
         and their number.
+    mask, lengths, scale, decay, attend_self
+        Which tokens exist and what they attend to, as for :func:`linattn_fast.fit`.
 
     Returns
     -------
@@ -93,11 +102,23 @@ def certify(
                 )
             require_certificate_memory(Z.features, Z.n_samples, memory_limit)
             return certificate_from(Z, spectrum=spectrum)
+        positions = as_positions(positions)
+        Z, offsets = attended(
+            Z,
+            offsets,
+            positions,
+            sample_weight,
+            mask=mask,
+            lengths=lengths,
+            scale=scale,
+            decay=decay,
+            attend_self=attend_self,
+        )
         samples = Samples.checked(
             Z,
             offsets=offsets,
             sample_weight=sample_weight,
-            positions=as_positions(positions),
+            positions=positions,
             features=features,
             values=values,
             d_out=0,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
+from ..data.attending import Attending, attended
 from ..data.states import States, require_last
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
@@ -33,6 +34,9 @@ from ..linalg.factors import EPS
 from ..system.machine import same_bits
 from .generation import generated
 from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -232,6 +236,7 @@ class Heads:
         offsets: object = None,
         backend: str = "auto",
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Floats | list[Floats]:
         """Apply the layer.
 
@@ -239,7 +244,8 @@ class Heads:
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
-            :class:`linattn_fast.States`. A memory (N, q) counts as columns, d_v = q and d_k = 1.
+            :class:`linattn_fast.States`, where a memory (N, q) counts as columns, d_v = q and
+            d_k = 1; or :class:`linattn_fast.Streams`.
         positions
             "last": the last token queries the whole sequence. "all": every token does.
             "causal": every token queries the prefix that ends with it.
@@ -248,13 +254,17 @@ class Heads:
         like
             An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
             is numpy, or CuPy for work on a device.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of tokens, as for
+            :func:`linattn_fast.fit`.
 
         Returns
         -------
         array or list
-            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+            (N, d_out) for "last"; otherwise one row a token, in the form of Z. 0 for masked tokens.
         """
         positions = as_positions(positions)
+        Z, offsets = attended(Z, offsets, positions, **attending)
         tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
         where = tokens.asked(positions)

@@ -20,7 +20,9 @@ from ..arrays.types import Positions, Values
 from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
+from ..data.attending import Attending, attended
 from ..data.sources import Batch, as_source
+from ..data.streams import Streams
 from ..data.tokens import as_positions, as_values
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
@@ -35,6 +37,8 @@ from .streaming import accumulate, checked_batch
 from .sums import MomentSums, sum_over
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..fitting.result import Fit
 
 
@@ -181,6 +185,7 @@ class Moments(MomentSums):
         progress: bool | Callable[[int, Any], object] = False,
         checkpoint: storage.PathLike | None = None,
         checkpoint_every: float = 60.0,
+        **attending: Unpack[Attending],
     ) -> Moments:
         """Add a batch, or a whole stream of them.
 
@@ -188,15 +193,16 @@ class Moments(MomentSums):
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
-            :class:`linattn_fast.States`, for moments of such. Or a stream, which
-            is read a batch at a time, the next one while the last is added: a numpy memory map, an
-            array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype and slices), or
-            an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see docs/scale.md.
+            :class:`linattn_fast.States` or :class:`linattn_fast.Streams`, for moments of such. Or a
+            stream, which is read a batch at a time, the next one while the last is added: a numpy
+            memory map, an array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype
+            and slices), or an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see
+            docs/scale.md.
         y
             Targets: (N, d_out) for "last", otherwise one row a token in the form of Z. The last
             axis may be left out for d_out = 1; None for d_out = 0 and for an iterable of batches.
         sample_weight
-            Weights (N,), not negative, one a sequence; 1 by default.
+            Weights (N,), not negative, one a sequence, or one a query of streams; 1 by default.
         progress
             True shows a bar; a function is called with the sequences done and their number (of an
             iterable: the batches, and None where their number is not known).
@@ -206,6 +212,10 @@ class Moments(MomentSums):
             and can be read by :meth:`load`.
         checkpoint_every
             Seconds from one checkpoint to the next; 0 saves after each batch.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of a batch of tokens, as
+            for :func:`linattn_fast.fit`. With the last three, the moments are those of streams, as
+            :meth:`of_states` makes them.
 
         Returns
         -------
@@ -226,6 +236,7 @@ class Moments(MomentSums):
         >>> la.Moments(3, 3).update(batches)
         Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
         """
+        Z, offsets = attended(Z, offsets, self.positions, sample_weight, **attending)
         source = as_source(
             Z,
             y,
@@ -243,11 +254,24 @@ class Moments(MomentSums):
         if checkpoint is not None:
             raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
         given = Batch(Z, y, offsets, sample_weight, end=0, where="")
-        samples = checked_batch(given, self.positions, self.features, d=self.d, d_out=self.d_out)
+        features = self._features_for(Z)
+        samples = checked_batch(given, self.positions, features, d=features.d, d_out=self.d_out)
         warn_of_padding(samples.tokens, self.positions)
         with Bar(samples.n_samples, "moments", progress) as report:
             batch = self.totals_of(samples, report)
+        self.features, self.d = features, features.d
         return self.add(batch)
+
+    def _features_for(self, Z: object) -> Features:
+        """Features of these moments; of tokens as streams, before the first update, those of such.
+
+        Only with the batch is it known that tokens are scaled or forgotten.
+        """
+        features = self.features
+        tokens = features.everything and features.sums_cancel and self._totals is None
+        if tokens and isinstance(Z, Streams) and Z.symmetric and Z.d_k == Z.d_q == self.d:
+            return features_of_states((self.d, self.d), self.d, symmetric=True)
+        return features
 
     def totals_of(self, samples: Samples, progress: Progress = None) -> Totals:
         """Sum over a checked batch, without adding it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
@@ -15,12 +15,13 @@ from ..arrays.types import Floats, Positions, Values
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
+from ..data.passed import PassedStates
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
-from ..data.passed import PassedStates
 from ..data.states import States, joined_states
+from ..data.stream_states import StreamStates, joined_streams
 from ..data.tokens import Tokens, as_tokens, require_positive
-from ..exact.modular_features import ModularData
+from ..exact.modular_features import ModularData, is_rounded
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
@@ -119,7 +120,18 @@ class Streamed:
         """See :attr:`Problem.modular`."""
         if self.read is None:
             return None
-        return ModularData(self.read, "last" if isinstance(self.features, StateFeatures) else self.positions, self.features)
+        if isinstance(self.features, StateFeatures):
+            return self._modular_states(self.read)
+        return ModularData(self.read, self.positions, self.features)
+
+    def _modular_states(
+        self, read: Callable[[], AbstractContextManager[Iterator[Samples]]]
+    ) -> ModularData | None:
+        """Exact features of states; None where they are streams, whose memory is rounded."""
+        with read() as parts:
+            if any(is_rounded(part.tokens) for part in parts):
+                return None
+        return ModularData(read, "last", self.features)
 
     def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""
@@ -196,13 +208,10 @@ def _joined(parts: list[Samples]) -> Samples:
 
 
 def _joined_targets(parts: list[Tokens]) -> Tokens:
-    """Targets of all parts: one array where each part has one a sequence."""
+    """Targets of all parts: one array where each part is one, of sequences of one length."""
     arrays = [part.storage for part in parts if not isinstance(part.storage, tuple)]
-    one_each = all(
-        part.offsets is None and array.shape[1] == 1
-        for part, array in zip(parts, arrays, strict=False)
-    )
-    if len(arrays) == len(parts) and one_each and parts[0].device is None:
+    dense = len(arrays) == len(parts) and all(part.offsets is None for part in parts)
+    if dense and parts[0].device is None and len({array.shape[1:] for array in arrays}) == 1:
         return Tokens(np.concatenate(arrays))
     return as_tokens([y for part in parts for y in part])
 
@@ -210,8 +219,19 @@ def _joined_targets(parts: list[Tokens]) -> Tokens:
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
     passed = [part.of for part in parts if isinstance(part, PassedStates)]
     if passed:
-        return PassedStates(joined_states(passed))
+        joined = _joined_states(passed)
+        assert isinstance(joined, States)
+        return PassedStates(joined)
+    return _joined_states(parts)
+
+
+def _joined_states(parts: Sequence[Tokens]) -> Tokens:
+    streams = [part for part in parts if isinstance(part, StreamStates)]
+    if len(streams) == len(parts):
+        return joined_streams(streams)
     states = [part for part in parts if isinstance(part, States)]
+    if streams:
+        raise TypeError("Z: batches must be all States or all Streams to be gathered, got both")
     return joined_states(states) if states else as_tokens([z for part in parts for z in part])
 
 

@@ -213,7 +213,10 @@ def solve(task: Task) -> Solved:
     root = kernel.root[:, None] / kernel.root.max()
     error = None
     if not (may_underflow(samples.tokens).any() or squares_underflow(samples.targets)):
-        error = confirmed(found.error, found.rank, gathered.modular)
+        error, known = found.error, gathered.modular
+        full = min(int((samples.weight_of_each() > 0).sum()), samples.features.count)
+        if found.rank < full:
+            error = None if known is None else confirmed(error, found.rank, known)
     loaded = "" if problem.samples is not None else "all samples of the stream loaded into memory; "
     unknown = "; the error of the coefficients is unknown" if error is None else ""
     return Solved(
