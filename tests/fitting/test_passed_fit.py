@@ -175,7 +175,7 @@ def wrong(states, y):
             lambda: la.fit(states, y, values="passed", sample_weight=np.ones(1500))
         ),
         r"^rank_path: ": lambda: la.fit(states, y).rank_path(),
-        r"^Z: States \(memory 5 x 4, query 3\) are needed": (
+        r"^Z: States or Streams \(memory 5 x 4, query 3\) are needed": (
             lambda: la.fit(states, y, values="passed").predict(written_out(states))
         ),
         r"^memory: must be finite, got nan in state 7, entry \[1, 2\]": (

@@ -152,31 +152,30 @@ def moments(samples: Samples, progress: Progress = None) -> Totals:
     assert isinstance(rows, PassedStates)
     k, l = features.n_pairs, features.n_queries
     gram = GramOfFactors(k, l, len(rows))
-    cross, sizes, energy = (
-        np.zeros((samples.d_out, l, k)),
-        np.zeros((k, l)),
-        np.zeros(samples.d_out),
-    )
-    largest, count = 0, 0  # queries of a piece, pieces
+    cross, energy = np.zeros((samples.d_out, l, k)), np.zeros(samples.d_out)
+    sizes = np.zeros((k, l))
+    largest, most, count = 0, 0, 0  # queries of a piece and of a memory, pieces
     with np.errstate(over="ignore", invalid="ignore"):
-        for count, piece in enumerate(pieces(rows, samples.weights), 1):
+        for piece in pieces(rows, samples.weights):
             M, c, w = piece.memory, piece.query, piece.weights
             T = (w * c).transpose(0, 2, 1) @ c
             gram.add(M.transpose(0, 2, 1) @ M, T)
             A = memories(piece.of.sizes())
             sizes += (A**2).sum(axis=1).T @ (w * c**2).sum(axis=1)
             if samples.targets is not None:
-                y = piece.spread(samples.targets.storage[piece.rows, :, 0].astype(np.float64))
+                y = piece.spread(targets_of(samples, piece.rows))
                 cross[0] += _flat(w * c).T @ _flat(y @ M)
                 energy[0] += float((w * y**2).sum())
-            largest = max(largest, c.shape[0] * c.shape[1])
+            largest, most = max(largest, c.shape[0] * c.shape[1]), max(most, c.shape[1])
+            count += 1
             if progress is not None:
                 progress(piece.rows.stop * rows.d_v)
         gram.multiply()
     if not all(map(all_finite, (gram.total, cross, energy, sizes))):
         raise non_finite_error(rows, others=sizes_of(samples))
-    # BLAS may sum in any order: over queries and rows, then over memories; then products are added
-    roundings = max(largest, gram.at_once + largest // 2) + rows.d_v + count + gram.products + 8
+    # BLAS may sum in any order: the queries of a memory and then the memories of a product, or all
+    # queries of a piece; besides the rows of a memory, and the products and pieces
+    roundings = max(largest, gram.at_once + most) + rows.d_v + count + gram.products + 8
     return Totals(
         gram.total,
         cross,
@@ -189,6 +188,13 @@ def moments(samples: Samples, progress: Progress = None) -> Totals:
         magnitudes=sizes,
         scalar_targets=samples.scalar_targets,
     )
+
+
+def targets_of(samples: Samples, queries: slice) -> Floats:
+    """Targets of some queries, (queries, d_v), one a row of their memories."""
+    assert samples.targets is not None
+    y = samples.targets.part(queries.start, queries.stop).rows()
+    return y.reshape(queries.stop - queries.start, -1).astype(np.float64, copy=False)
 
 
 def _flat(side: Floats) -> Floats:
@@ -277,14 +283,12 @@ class SharedNormalOperator:
 
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
-        targets = self._samples.targets
-        assert targets is not None
         B = C.reshape(self.features.n_pairs, self.features.n_queries)
         gradient, error = np.zeros(B.shape), np.zeros(1)
         with np.errstate(over="ignore", invalid="ignore"):
             for piece in self._pieces():
-                y = targets.storage[piece.rows, :, 0].astype(np.float64, copy=False)
-                r = piece.spread(y) - piece.outputs(B)  # of weight 0 where there is no query
+                y = piece.spread(targets_of(self._samples, piece.rows))
+                r = y - piece.outputs(B)  # of weight 0 where there is no query
                 weighted = piece.weights * r
                 error[0] += float((weighted * r).sum())
                 gradient += _flat(weighted @ piece.memory).T @ _flat(piece.query)
