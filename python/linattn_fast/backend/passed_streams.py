@@ -12,8 +12,11 @@ memories are formed packed, and the Gram is one matrix product of theirs; nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,18 +28,20 @@ from ..data.passed import PassedStates
 from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features.accumulation import Accumulation
+from ..features.features import pair_count
 from ..features.samples import Samples
 from ..system.machine import get_num_threads
 from ..system.progress import Progress
 from .interface import sizes_of
-from .normal_operator import Gradient, KroneckerFactors, NormalProduct
+from .normal_operator import Gradient, KroneckerFactors, NormalProduct, added
 from .totals import Totals
 
 _NUMBERS_AT_ONCE = 1 << 21
 """Numbers of memories, or of what is made of them, that are formed together."""
 _PACKED_AT_ONCE = 1 << 24
-"""Numbers in both factors of the Gram before they are multiplied: adding a product to the totals
-costs as much as a few hundred memories."""
+"""Numbers in both factors of the Gram that are multiplied together."""
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -56,128 +61,163 @@ class Piece:
     weights: Floats
     """w, (m, most, 1); 0 where there is no query."""
 
-    def spread(self, values: Floats) -> Floats:
-        """Values (queries, a) side by side as the queries are, (m, most, a)."""
+    def targets(self, samples: Samples) -> Floats:
+        """Targets of the rows, (m, most, d_v)."""
+        assert samples.targets is not None
+        y = samples.targets.part(self.rows.start, self.rows.stop).rows()
+        y = y.reshape(self.rows.stop - self.rows.start, -1).astype(np.float64, copy=False)
         m, most = self.weights.shape[:2]
-        if len(values) == m * most:  # as a rule, each memory has as many queries
-            return values.reshape(m, most, -1)
-        side = np.zeros((m, most, values.shape[1]))
-        side[self.place] = values
-        return side
+        return _spread(y, self.place, (m, most))
 
     def outputs(self, B: Floats) -> Floats:
         """M B c, (m, most, d_v), for B (d_k, d_q)."""
         return np.asarray((self.query @ B.T) @ self.memory.transpose(0, 2, 1))
 
 
-def pieces(rows: Tokens, weights: Floats | None) -> Iterator[Piece]:
-    """Yield all memories whose values are passed, some at a time."""
-    assert isinstance(rows, PassedStates)
-    states = rows.of
-    assert isinstance(states, StreamStates)
-    (d_v, d_k), d_q = states.kind.matrix, states.kind.query
-    new = (np.diff(states.sequences) != 0) | (np.diff(states.seen) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(new) + 1, [len(states)]])
-    counts = np.diff(starts)
-    most = int(counts.max())
-    w = np.ones(len(states)) if weights is None else weights
-    step = max(1, _NUMBERS_AT_ONCE // max(d_v * d_k, d_k * d_k, d_q * (d_q + most), most * d_v))
-    for first in range(0, len(counts), step):
-        last = min(first + step, len(counts))
-        here = slice(int(starts[first]), int(starts[last]))
-        memory_of = np.repeat(np.arange(last - first), counts[first:last])
-        number = np.arange(here.start, here.stop) - starts[first:last][memory_of]
-        some = states.chosen(starts[first:last])
-        blank = np.zeros((last - first, int(counts[first:last].max()), 1))
-        piece = Piece(some, memories(some), here, (memory_of, number), blank, blank)
-        yield Piece(
+class SharedMemories:
+    """All memories whose values are passed, with the queries that share them, cut into pieces.
+
+    Parameters
+    ----------
+    rows
+        Rows of the memories of streams.
+    weights
+        Of the queries; None means that all are 1.
+    """
+
+    def __init__(self, rows: Tokens, weights: Floats | None) -> None:
+        assert isinstance(rows, PassedStates)
+        states = rows.of
+        assert isinstance(states, StreamStates)
+        self.states, self.weights = states, weights
+        (d_v, d_k), d_q = states.kind.matrix, states.kind.query
+        new = (np.diff(states.sequences) != 0) | (np.diff(states.seen) != 0)
+        self.starts = np.concatenate([[0], np.flatnonzero(new) + 1, [len(states)]])
+        self.most = int(np.diff(self.starts).max())
+        numbers = max(d_v * d_k, d_k * d_k, d_q * (d_q + self.most), self.most * d_v)
+        self.step = max(1, _NUMBERS_AT_ONCE // numbers)
+        self.n_memories = len(self.starts) - 1
+        self.n_pieces = -(-self.n_memories // self.step)
+
+    def piece(self, i: int) -> Piece:
+        """Memories i step, .. and their queries."""
+        starts = self.starts[i * self.step : (i + 1) * self.step + 1]
+        counts, here = np.diff(starts), slice(int(starts[0]), int(starts[-1]))
+        memory_of = np.repeat(np.arange(len(counts)), counts)
+        place = memory_of, np.arange(here.start, here.stop) - starts[:-1][memory_of]
+        shape = len(counts), int(counts.max())
+        w = np.ones(len(memory_of)) if self.weights is None else self.weights[here]
+        query = self.states.query[here].astype(np.float64, copy=False)
+        some = self.states.chosen(starts[:-1])
+        return Piece(
             some,
-            piece.memory,
+            memories(some),
             here,
-            piece.place,
-            piece.spread(states.query[here].astype(np.float64, copy=False)),
-            piece.spread(w[here, None]),
+            place,
+            _spread(query, place, shape),
+            _spread(w[:, None], place, shape),
         )
 
+    def each(self, of: Callable[[Piece], Found], pieces: range | None = None) -> Iterator[Found]:
+        """Yield what a function finds in each piece, in order; threads work at several of them."""
 
-def memories(states: StreamStates) -> Floats:
-    """M of each state, (states, d_v, d_k): a product of matrices where all keys of one length."""
+        def found(i: int) -> Found:
+            with np.errstate(over="ignore", invalid="ignore"):  # each thread has its own
+                return of(self.piece(i))
+
+        with ThreadPoolExecutor(get_num_threads()) as threads:
+            yield from threads.map(found, range(self.n_pieces) if pieces is None else pieces)
+
+
+def _spread(values: Floats, place: tuple[Numbers, Numbers], shape: tuple[int, int]) -> Floats:
+    """Values (queries, a) side by side for each memory, (m, most, a)."""
+    m, most = shape
+    if len(values) == m * most:  # as a rule, each memory has as many queries
+        return values.reshape(m, most, -1)
+    side = np.zeros((m, most, values.shape[1]))
+    side[place] = values
+    return side
+
+
+def memories(states: StreamStates, *, of_sizes: bool = False) -> Floats:
+    """M of each state, (states, d_v, d_k), or the sum of absolute values in its place.
+
+    It is a product of matrices where all keys are seen, and sequences have one length.
+    """
     keys = states.keys
     values = keys if states.values is None else states.values
     dense = all(not isinstance(x.storage, tuple) and x.offsets is None for x in (keys, values))
     if not dense or states.gates is not None or (states.seen < keys.longest).any():
-        return states.memory
+        near = states.near()
+        return (near.sizes() if of_sizes else near).memory
     b, a = (x.arrays[0][states.sequences].astype(np.float64, copy=False) for x in (keys, values))
+    if of_sizes:
+        b, a = np.abs(b), np.abs(a)
     return np.asarray(a.transpose(0, 2, 1) @ b)
 
 
-class GramOfFactors:
-    """The sum of W (x) T over memories, from the pairs of both, many memories at a time."""
-
-    def __init__(self, d_k: int, d_q: int, memories: int) -> None:
-        self._upper = [j * d + k for d in (d_k, d_q) for j, k in [np.triu_indices(d)]]
-        rows = [len(upper) for upper in self._upper]
-        self.at_once = min(memories, max(256, _PACKED_AT_ONCE // sum(rows)))
-        self._factors = [np.empty((count, self.at_once)) for count in rows]
-        self._filled, self.products = 0, 0
-        self.total = np.zeros(rows)
-
-    def add(self, W: Floats, T: Floats) -> None:
-        """Add W (m, d_k, d_k) and T (m, d_q, d_q) of some memories."""
-        for first in range(0, len(W), self.at_once):
-            count = min(len(W) - first, self.at_once)
-            if self._filled + count > self.at_once:
-                self.multiply()
-            here = slice(self._filled, self._filled + count)
-            for factor, upper, matrices in zip(self._factors, self._upper, (W, T), strict=True):
-                some = matrices[first : first + count].reshape(count, -1)
-                factor[:, here] = np.take(some, upper, axis=1).T
-            self._filled += count
-
-    def multiply(self) -> None:
-        """Add the product of what has been taken to the total."""
-        if self._filled == 0:
-            return
-        left, right = (np.ascontiguousarray(x[:, : self._filled]) for x in self._factors)
-        self.total += core.multiply_transposed(left, right, get_num_threads())
-        self._filled, self.products = 0, self.products + 1
-
-
 # ------------------------------------------------------------------------------------- moments
+
+
+class _Sums(NamedTuple):
+    """What a piece adds, besides its factors of the Gram."""
+
+    cross: Floats
+    """(d_q, d_k)."""
+    sizes: Floats
+    """(d_k, d_q)."""
+    energy: float
 
 
 def moments(samples: Samples, progress: Progress = None) -> Totals:
     """Sum the moments of a batch; see :meth:`Backend.moments`."""
     rows, features = samples.tokens, samples.features
     assert isinstance(rows, PassedStates)
+    shared = SharedMemories(rows, samples.weights)
     k, l = features.n_pairs, features.n_queries
-    gram = GramOfFactors(k, l, len(rows))
+    gram = np.zeros((pair_count(k), pair_count(l)))
     cross, energy = np.zeros((samples.d_out, l, k)), np.zeros(samples.d_out)
     sizes = np.zeros((k, l))
-    largest, most, count = 0, 0, 0  # queries of a piece and of a memory, pieces
-    with np.errstate(over="ignore", invalid="ignore"):
-        for piece in pieces(rows, samples.weights):
+    # Adding a product to the totals costs as much as some hundred memories, so many are multiplied
+    pieces_at_once = max(1, _PACKED_AT_ONCE // (sum(gram.shape) * shared.step))
+    products = 0
+    for first in range(0, shared.n_pieces, pieces_at_once):
+        pieces = range(first, min(first + pieces_at_once, shared.n_pieces))
+        start = first * shared.step
+        count = min(pieces.stop * shared.step, shared.n_memories) - start
+        factors = [np.empty((size, count)) for size in gram.shape]
+
+        def add(piece: Piece, factors: list[Floats] = factors, start: int = start) -> _Sums:
             M, c, w = piece.memory, piece.query, piece.weights
-            T = (w * c).transpose(0, 2, 1) @ c
-            gram.add(M.transpose(0, 2, 1) @ M, T)
-            A = memories(piece.of.sizes())
-            sizes += (A**2).sum(axis=1).T @ (w * c**2).sum(axis=1)
-            if samples.targets is not None:
-                y = piece.spread(targets_of(samples, piece.rows))
-                cross[0] += _flat(w * c).T @ _flat(y @ M)
-                energy[0] += float((w * y**2).sum())
-            largest, most = max(largest, c.shape[0] * c.shape[1]), max(most, c.shape[1])
-            count += 1
-            if progress is not None:
-                progress(piece.rows.stop * rows.d_v)
-        gram.multiply()
-    if not all(map(all_finite, (gram.total, cross, energy, sizes))):
+            place = int(np.searchsorted(shared.starts, piece.rows.start)) - start
+            both = M.transpose(0, 2, 1) @ M, (w * c).transpose(0, 2, 1) @ c
+            for factor, matrices in zip(factors, both, strict=True):
+                _pack(matrices, factor[:, place : place + len(M)])
+            A = memories(piece.of, of_sizes=True)
+            of_sizes = (A**2).sum(axis=1).T @ (w * c**2).sum(axis=1)
+            if samples.targets is None:
+                return _Sums(np.zeros((l, k)), of_sizes, 0.0)
+            y = piece.targets(samples)
+            return _Sums(_flat(w * c).T @ _flat(y @ M), of_sizes, float((w * y**2).sum()))
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            for found in shared.each(add, pieces):
+                cross += found.cross
+                sizes += found.sizes
+                energy += found.energy
+            gram += core.multiply_transposed(factors[0], factors[1], get_num_threads())
+        products += 1
+        if progress is not None:
+            progress(int(shared.starts[start + count]) * rows.d_v)
+    if not all(map(all_finite, (gram, cross, energy, sizes))):
         raise non_finite_error(rows, others=sizes_of(samples))
     # BLAS may sum in any order: the queries of a memory and then the memories of a product, or all
     # queries of a piece; besides the rows of a memory, and the products and pieces
-    roundings = max(largest, gram.at_once + most) + rows.d_v + count + gram.products + 8
+    in_a_product = min(shared.n_memories, pieces_at_once * shared.step) + shared.most
+    of_queries = min(shared.n_memories, shared.step) * shared.most
+    roundings = max(in_a_product, of_queries) + rows.d_v + shared.n_pieces + products + 8
     return Totals(
-        gram.total,
+        gram,
         cross,
         energy,
         n_samples=samples.n_samples,
@@ -190,11 +230,12 @@ def moments(samples: Samples, progress: Progress = None) -> Totals:
     )
 
 
-def targets_of(samples: Samples, queries: slice) -> Floats:
-    """Targets of some queries, (queries, d_v), one a row of their memories."""
-    assert samples.targets is not None
-    y = samples.targets.part(queries.start, queries.stop).rows()
-    return y.reshape(queries.stop - queries.start, -1).astype(np.float64, copy=False)
+def _pack(matrices: Floats, out: Floats) -> None:
+    """Write the entries j <= k of symmetric matrices (m, d, d) to the columns of out (pairs, m)."""
+    first, d = 0, matrices.shape[1]
+    for j in range(d):
+        out[first : first + d - j] = matrices[:, j, j:].T
+        first += d - j
 
 
 def _flat(side: Floats) -> Floats:
@@ -244,21 +285,24 @@ class SharedNormalOperator:
         self.total_weight = samples.total_weight
         self._samples = samples
 
-    def _pieces(self) -> Iterator[Piece]:
-        return pieces(self._samples.tokens, self._samples.weights)
+    @property
+    def _shared(self) -> SharedMemories:
+        return SharedMemories(self._samples.tokens, self._samples.weights)
 
     def kronecker_factors(self) -> KroneckerFactors:
         """See :meth:`NormalOperator.kronecker_factors`."""
-        k, l = self.features.n_pairs, self.features.n_queries
-        pairs, queries, diagonal = np.zeros((k, k)), np.zeros((l, l)), np.zeros((k, l))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for piece in self._pieces():
-                M, c, w = piece.memory, piece.query, piece.weights
-                weighted = M * w.sum(axis=1)[:, :, None]
-                pairs += _flat(weighted).T @ _flat(M)
-                queries += M.shape[1] * (_flat(w * c).T @ _flat(c))
-                diagonal += (M**2).sum(axis=1).T @ (w * c**2).sum(axis=1)
-        return KroneckerFactors(*map(self._finite, (pairs, queries, diagonal)))
+
+        def of(piece: Piece) -> KroneckerFactors:
+            M, c, w = piece.memory, piece.query, piece.weights
+            weighted = M * w.sum(axis=1)[:, :, None]
+            return KroneckerFactors(
+                _flat(weighted).T @ _flat(M),
+                M.shape[1] * (_flat(w * c).T @ _flat(c)),
+                (M**2).sum(axis=1).T @ (w * c**2).sum(axis=1),
+            )
+
+        sums = reduce(added, self._shared.each(of))
+        return KroneckerFactors(*map(self._finite, sums))
 
     def _finite(self, sums: Floats) -> Floats:
         if not all_finite(sums):
@@ -268,15 +312,18 @@ class SharedNormalOperator:
     def normal(self, C: Floats) -> NormalProduct:
         """See :meth:`NormalOperator.normal`."""
         forms = C.reshape(len(C), self.features.n_pairs, self.features.n_queries)
-        product, energy = np.zeros(forms.shape), np.zeros(len(C))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for piece in self._pieces():
-                for a, B in enumerate(forms):
-                    f = piece.outputs(B)
-                    weighted = piece.weights * f
-                    energy[a] += float((weighted * f).sum())
-                    product[a] += _flat(weighted @ piece.memory).T @ _flat(piece.query)
-        return NormalProduct(self._finite(product.reshape(C.shape)), self._finite(energy))
+
+        def of(piece: Piece) -> NormalProduct:
+            product, energy = np.empty(forms.shape), np.empty(len(C))
+            for a, B in enumerate(forms):
+                f = piece.outputs(B)
+                weighted = piece.weights * f
+                energy[a] = (weighted * f).sum()
+                product[a] = _flat(weighted @ piece.memory).T @ _flat(piece.query)
+            return NormalProduct(product.reshape(C.shape), energy)
+
+        sums = reduce(added, self._shared.each(of))
+        return NormalProduct(*map(self._finite, sums))
 
     def narrow(self, C: Floats) -> None:
         """See :meth:`NormalOperator.narrow`: there is none."""
@@ -284,24 +331,26 @@ class SharedNormalOperator:
     def gradient(self, C: Floats) -> Gradient:
         """See :meth:`NormalOperator.gradient`."""
         B = C.reshape(self.features.n_pairs, self.features.n_queries)
-        gradient, error = np.zeros(B.shape), np.zeros(1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for piece in self._pieces():
-                y = piece.spread(targets_of(self._samples, piece.rows))
-                r = y - piece.outputs(B)  # of weight 0 where there is no query
-                weighted = piece.weights * r
-                error[0] += float((weighted * r).sum())
-                gradient += _flat(weighted @ piece.memory).T @ _flat(piece.query)
-        return Gradient(self._finite(gradient.reshape(C.shape)), self._finite(error))
+
+        def of(piece: Piece) -> Gradient:
+            r = piece.targets(self._samples) - piece.outputs(B)  # of weight 0 without a query
+            weighted = piece.weights * r
+            gradient = _flat(weighted @ piece.memory).T @ _flat(piece.query)
+            return Gradient(gradient.reshape(C.shape), np.array([(weighted * r).sum()]))
+
+        sums = reduce(added, self._shared.each(of))
+        return Gradient(*map(self._finite, sums))
 
 
 def apply_forms(C: Floats, rows: PassedStates) -> Floats:
     """Outputs m_j' B_a c of each row, (N d_v, m), for forms C (m, d_k d_q)."""
     y = np.empty((rows.n_rows, len(C)))
     forms = C.reshape(len(C), rows.kind.entries, rows.kind.query)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for piece in pieces(rows, None):
-            where = slice(piece.rows.start * rows.d_v, piece.rows.stop * rows.d_v)
-            for a, B in enumerate(forms):
-                y[where, a] = piece.outputs(B)[piece.place].reshape(-1)
+
+    def write(piece: Piece) -> None:
+        where = slice(piece.rows.start * rows.d_v, piece.rows.stop * rows.d_v)
+        for a, B in enumerate(forms):
+            y[where, a] = piece.outputs(B)[piece.place].reshape(-1)
+
+    list(SharedMemories(rows, None).each(write))
     return y
