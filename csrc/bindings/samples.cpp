@@ -27,7 +27,7 @@ void require_states(const Tokens& queries, const Tokens& memory, Positions posit
   require(positions != Positions::causal && !selected, "memory: states have all features, and no prefixes");
   require(memory.count() == queries.count(), "memory: as many states as queries are needed");
   const bool shared = positions == Positions::all;
-  require(!shared || (memory[0].length == 1 && !symmetric), "memory: tokens share one row");
+  require(!shared || !symmetric, "memory: rows that tokens share have no symmetry");
   for (std::int64_t i = 0; i < memory.count(); ++i) {
     require(memory[i].length == memory[0].length && (shared || queries[i].length == 1), "memory: states must be alike");
   }

@@ -71,7 +71,7 @@ SampleBlock::SampleBlock(const Samples& data, Precision precision, Factors form)
     z = Buffer(d * block_stride);
     weighted_z = Buffer(d * block_stride);
   }
-  if (apart) chosen_s = Buffer(pairs * block_stride);
+  if (apart) chosen_s = Buffer((data.many_given() ? pair_count(pairs) : pairs) * block_stride);
   if (factors == Factors::rows) query_rows = Buffer(columns * block_stride);
   if (factors != Factors::packed) return;
   if (!all || data.given_beside()) left_groups = Buffer((pairs + sample_quantum) * block_samples);
@@ -102,7 +102,11 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Samples& data, Precision 
       precision_(precision),
       group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
-  if (data.states != nullptr) states_.emplace(kernels, *data.states);
+  if (data.many_given()) {
+    given_.emplace(kernels, data.states->memory);
+  } else if (data.states != nullptr) {
+    states_.emplace(kernels, *data.states);
+  }
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
     return data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
@@ -183,6 +187,10 @@ void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t 
   if (states_) {
     states_->read(first, count, block.chosen_s.data(), block_stride);
     require_finite_rows(block.chosen_s.data(), block_stride, data_.pairs(), count);
+  }
+  if (given_) {
+    given_->select(first, count);
+    given_->second_moments(block.chosen_s.data(), block_stride);
   }
   weights_of(first, count, block.weights.data());
 }

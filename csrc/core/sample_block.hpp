@@ -47,7 +47,7 @@ struct SampleBlock {
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
-  // Rows of a selection, or s that is given beside S.
+  // Rows of a selection, or s that is given beside S; pairs of the sum of s s' where many are.
   Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;
   Buffer left_groups;    // left rows once more, in groups (last, causal, and s that is given)
   Buffer query_columns;  // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
@@ -108,6 +108,7 @@ class BlockFiller {
   Precision precision_;
   SequenceGroup group_;
   std::optional<StateReader> states_;
+  std::optional<SequenceGroup> given_;     // many s beside S
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
   std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
   std::vector<RowPair> square_pairs_;      // of z: (l, l), chosen; or of the weights and s (all)

@@ -28,7 +28,8 @@ struct Selection {
 //
 // With states, s is given in the place of sums over tokens, and there is no selection. For the last position s is a
 // state's memory and the token its query, one a sequence. For all positions the tokens are the rows of a state's memory
-// and s is its query, which every row shares: values that are passed through. S is formed beside s then.
+// and s is its query, which every row shares: values that are passed through. S is formed beside s then. Several
+// queries may share a memory: the Gram, which is all that is summed then, has the sum of s s' over them.
 struct Samples {
   const Tokens& tokens;
   const Tokens* targets;
@@ -46,10 +47,15 @@ struct Samples {
     return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
   }
   // Pairs of S, or entries of the memory.
-  std::int64_t all_pairs() const { return states != nullptr ? states->entries() : pair_count(d()); }
+  std::int64_t all_pairs() const {
+    if (given_beside()) return states->memory.width();
+    return states != nullptr ? states->entries() : pair_count(d());
+  }
   bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
   // s is given, and S is formed as well, of the tokens that share it.
   bool given_beside() const { return states != nullptr && positions == Positions::all; }
+  // Several s are given, and left rows of the Gram are the pairs of their sum of s s'.
+  bool many_given() const { return given_beside() && states->memory[0].length > 1; }
   // Rows of s, or of S beside it.
   std::int64_t formed_pairs() const {
     if (given_beside()) return pair_count(d());

@@ -114,7 +114,7 @@ def test_many_memories_are_multiplied_in_parts(rng, monkeypatch):
     streams, positions = streams_of(rng, "all", N=700)
     y = rng.standard_normal((700, 4, 5))
     once = la.fit(streams, y, positions=positions, values="passed", alpha=0.1)
-    monkeypatch.setattr(passed_streams, "_PACKED_AT_ONCE", 1)
+    monkeypatch.setattr(passed_streams, "_SUMMED_AT_ONCE", 1)
     monkeypatch.setattr(passed_streams, "_NUMBERS_AT_ONCE", 1000)
     parts = la.fit(streams, y, positions=positions, values="passed", alpha=0.1)
     assert np.allclose(once.coefficients, parts.coefficients, rtol=0, atol=1e-13)

@@ -5,8 +5,10 @@ features m_j (x) c and residuals r = y - M B c, sums over all rows of all memori
 
     gram   sum (M'M) (x) T        cross   sum w (M'y) c'        gradient   sum w (M'r) c'
 
-one term of the Gram for each memory, however many queries share it. Both factors of a piece of the
-memories are formed packed, and the Gram is one matrix product of theirs; nothing of a piece stays.
+one term of the Gram for each memory, however many queries share it. Compiled code forms both
+factors of the Gram and multiplies them (csrc/core/samples.hpp: several s are given beside S);
+weights go into the queries, as sqrt(w) c. The other sums are small, and come from numpy, a piece of
+the memories at a time.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from .totals import Totals
 
 _NUMBERS_AT_ONCE = 1 << 21
 """Numbers of memories, or of what is made of them, that are formed together."""
-_PACKED_AT_ONCE = 1 << 24
-"""Numbers in both factors of the Gram that are multiplied together."""
+_SUMMED_AT_ONCE = 1 << 24
+"""Numbers of memories and queries that are summed together."""
 
 Found = TypeVar("Found")
 
@@ -175,24 +177,26 @@ def moments(samples: Samples, progress: Progress = None) -> Totals:
     assert isinstance(rows, PassedStates)
     shared = SharedMemories(rows, samples.weights)
     k, l = features.n_pairs, features.n_queries
-    gram = np.zeros((pair_count(k), pair_count(l)))
+    gram = np.zeros(pair_count(l) * pair_count(k))
     cross, energy = np.zeros((samples.d_out, l, k)), np.zeros(samples.d_out)
     sizes = np.zeros((k, l))
-    # Adding a product to the totals costs as much as some hundred memories, so many are multiplied
-    pieces_at_once = max(1, _PACKED_AT_ONCE // (sum(gram.shape) * shared.step))
-    products = 0
+    # Adding a Gram to the totals costs as much as some hundred memories, so many are taken at once
+    numbers = rows.d_v * k + shared.most * l
+    pieces_at_once = max(1, _SUMMED_AT_ONCE // (numbers * shared.step))
+    underflow, wide, calls = may_underflow(samples), 0, 0
     for first in range(0, shared.n_pieces, pieces_at_once):
         pieces = range(first, min(first + pieces_at_once, shared.n_pieces))
         start = first * shared.step
         count = min(pieces.stop * shared.step, shared.n_memories) - start
-        factors = [np.empty((size, count)) for size in gram.shape]
+        memory, asked = np.empty((count, rows.d_v, k)), np.zeros((count, shared.most, l))
 
-        def add(piece: Piece, factors: list[Floats] = factors, start: int = start) -> _Sums:
+        def add(
+            piece: Piece, memory: Floats = memory, asked: Floats = asked, start: int = start
+        ) -> _Sums:
             M, c, w = piece.memory, piece.query, piece.weights
             place = int(np.searchsorted(shared.starts, piece.rows.start)) - start
-            both = M.transpose(0, 2, 1) @ M, (w * c).transpose(0, 2, 1) @ c
-            for factor, matrices in zip(factors, both, strict=True):
-                _pack(matrices, factor[:, place : place + len(M)])
+            memory[place : place + len(M)] = M
+            asked[place : place + len(M), : c.shape[1]] = np.sqrt(w) * c
             A = memories(piece.of, of_sizes=True)
             of_sizes = (A**2).sum(axis=1).T @ (w * c**2).sum(axis=1)
             if samples.targets is None:
@@ -205,37 +209,38 @@ def moments(samples: Samples, progress: Progress = None) -> Totals:
                 cross += found.cross
                 sizes += found.sizes
                 energy += found.energy
-            gram += core.multiply_transposed(factors[0], factors[1], get_num_threads())
-        products += 1
+        summed = _summed(memory, asked, rows)
+        gram += summed.gram
+        underflow, wide, calls = underflow or summed.underflow, summed.roundings[0], calls + 1
         if progress is not None:
             progress(int(shared.starts[start + count]) * rows.d_v)
     if not all(map(all_finite, (gram, cross, energy, sizes))):
         raise non_finite_error(rows, others=sizes_of(samples))
-    # BLAS may sum in any order: the queries of a memory and then the memories of a product, or all
-    # queries of a piece; besides the rows of a memory, and the products and pieces
-    in_a_product = min(shared.n_memories, pieces_at_once * shared.step) + shared.most
-    of_queries = min(shared.n_memories, shared.step) * shared.most
-    roundings = max(in_a_product, of_queries) + rows.d_v + shared.n_pieces + products + 8
+    # Of the Gram: queries and rows of a memory, and two roots of weights with their products.
+    # Of the others, BLAS may sum all queries of a piece in any order.
+    of_queries = min(shared.n_memories, shared.step) * shared.most + shared.n_pieces
+    roundings = max(wide + shared.most + 4, of_queries) + rows.d_v + calls + 8
     return Totals(
-        gram,
+        np.ascontiguousarray(gram.reshape(pair_count(l), pair_count(k)).T),
         cross,
         energy,
         n_samples=samples.n_samples,
         total_weight=samples.total_weight,
-        accumulation=Accumulation(
-            roundings, 0, samples.longest, may_underflow(samples), samples.largest_weight
-        ),
+        accumulation=Accumulation(roundings, 0, samples.longest, underflow, samples.largest_weight),
         magnitudes=sizes,
         scalar_targets=samples.scalar_targets,
     )
 
 
-def _pack(matrices: Floats, out: Floats) -> None:
-    """Write the entries j <= k of symmetric matrices (m, d, d) to the columns of out (pairs, m)."""
-    first, d = 0, matrices.shape[1]
-    for j in range(d):
-        out[first : first + d - j] = matrices[:, j, j:].T
-        first += d - j
+def _summed(memory: Floats, asked: Floats, rows: PassedStates) -> core.Moments:
+    """The Gram of memories (m, d_v, d_k) and the queries that share each, (m, most, d_q)."""
+    given = core.Samples(tokens=memory, memory=asked, positions="all")
+    try:
+        return core.accumulate(
+            given, precision="float64", with_gram=True, threads=get_num_threads(), progress=None
+        )
+    except core.NonFiniteError:
+        raise non_finite_error(rows) from None
 
 
 def _flat(side: Floats) -> Floats:
