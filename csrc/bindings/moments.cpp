@@ -28,6 +28,8 @@ SummedMoments accumulate(const OwnedSamples& owned, const std::string& precision
   const Samples& data = *in_use;
   require(precision == "float64" || precision == "mixed", "precision: must be 'float64' or 'mixed'");
   require(into == nullptr || into->is_of(owned), "into: must be normal equations of the same samples");
+  require(!data.many_given() || (data.targets == nullptr && precision == "float64"),
+          "memory: where tokens share several rows, the Gram alone is summed, in float64");
   const bool with_sizes = with_gram && data.selection != nullptr;
   SummedMoments found{zeros({with_gram ? gram_size(data) : 0}),
                       zeros({data.d_out(), data.queries(), data.pairs()}),

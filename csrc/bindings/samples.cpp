@@ -22,12 +22,14 @@ void require_matching_targets(const Tokens& tokens, const Tokens& targets, Posit
   }
 }
 
-// A memory for every query, and one query a state.
+// A memory for every query, and one query a state; or, for all positions, one row that all tokens of a state share.
 void require_states(const Tokens& queries, const Tokens& memory, Positions positions, bool symmetric, bool selected) {
-  require(positions == Positions::last && !selected, "memory: states have positions 'last' and all features");
+  require(positions != Positions::causal && !selected, "memory: states have all features, and no prefixes");
   require(memory.count() == queries.count(), "memory: as many states as queries are needed");
+  const bool shared = positions == Positions::all;
+  require(!shared || !symmetric, "memory: rows that tokens share have no symmetry");
   for (std::int64_t i = 0; i < memory.count(); ++i) {
-    require(memory[i].length == memory[0].length && queries[i].length == 1, "memory: states must be alike");
+    require(memory[i].length == memory[0].length && (shared || queries[i].length == 1), "memory: states must be alike");
   }
   require(!symmetric || memory[0].length == memory.width(), "memory: symmetric matrices must be square");
   require(memory[0].length <= INT32_MAX / memory.width(), "memory: too many entries for the index type");

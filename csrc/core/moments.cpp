@@ -115,6 +115,7 @@ class MomentProduct {
   // Rows (u, v): s_u s_v against the columns w z_l z_m, or w s_w.
   void add_gram_rows(std::int64_t first, const SampleBlock& block, TaskRows& rows, double* gram) const {
     const std::int64_t count = std::min(task_rows, gram_rows_ - first);
+    if (data_.many_given()) return add_given_rows(first, count, block, rows, gram);
     const bool triples = data_.triples();
     const RowPair* const pairs = order_.data() + first;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -124,6 +125,20 @@ class MomentProduct {
     }
     multiply_products(pairs, count, block, rows, triples ? block.pair_columns.data() : block.query_columns.data(),
                       triples ? rows.first_columns : nullptr);
+  }
+
+  // Rows (u, v) of sum s s', as they are, against the columns w S_lm; in float64.
+  void add_given_rows(std::int64_t first, std::int64_t count, const SampleBlock& block, TaskRows& rows,
+                      double* gram) const {
+    const std::int64_t panel = kernels_.float64.tile_rows;
+    for (std::int64_t i = 0; i < count; ++i) rows.targets[i] = gram + (first + i) * columns_;
+    for (std::int64_t i = 0; i < count; i += panel) {
+      const std::int64_t in_panel = std::min(panel, count - i);
+      kernels_.float64.pack_left_rows(block.left() + (first + i) * block_stride, block_stride, in_panel, block.samples,
+                                      nullptr, rows.packed.data());
+      kernels_.float64.multiply(rows.packed.data(), in_panel, block.query_columns.data(), columns_, block.samples,
+                                nullptr, nullptr, nullptr, rows.targets + i);
+    }
   }
 
   // A panel at a time, which stays in the L1 cache from its packing on.

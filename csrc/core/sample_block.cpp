@@ -57,6 +57,7 @@ double scale_of(int exponent) { return std::ldexp(1.0, std::clamp(exponent, -100
 
 SampleBlock::SampleBlock(const Samples& data, Precision precision, Factors form)
     : selected(data.selection != nullptr),
+      apart(selected || data.given_beside()),
       factors(form),
       s((data.formed_pairs() + (data.forms_few() ? 1 : 0)) * block_stride),
       weights(block_stride),
@@ -70,16 +71,16 @@ SampleBlock::SampleBlock(const Samples& data, Precision precision, Factors form)
     z = Buffer(d * block_stride);
     weighted_z = Buffer(d * block_stride);
   }
-  if (selected) chosen_s = Buffer(pairs * block_stride);
+  if (apart) chosen_s = Buffer((data.many_given() ? pair_count(pairs) : pairs) * block_stride);
   if (factors == Factors::rows) query_rows = Buffer(columns * block_stride);
   if (factors != Factors::packed) return;
-  if (!all) left_groups = Buffer((pairs + sample_quantum) * block_samples);
+  if (!all || data.given_beside()) left_groups = Buffer((pairs + sample_quantum) * block_samples);
   pair_columns = Buffer(pairs * block_samples);
   if (selected) size_columns = Buffer(data.queries() * block_samples);
   if (all) {
     weighted_s = Buffer(data.formed_pairs() * block_stride);
+    if (apart) chosen_weighted_s = Buffer(pairs * block_stride);
     if (selected) {
-      chosen_weighted_s = Buffer(pairs * block_stride);
       chosen_queries = Buffer(columns * block_stride);
       chosen_targets = Buffer(d_out * data.queries() * block_stride);
     }
@@ -101,7 +102,11 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Samples& data, Precision 
       precision_(precision),
       group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
-  if (data.states != nullptr) states_.emplace(kernels, *data.states);
+  if (data.many_given()) {
+    given_.emplace(kernels, data.states->memory);
+  } else if (data.states != nullptr) {
+    states_.emplace(kernels, *data.states);
+  }
   if (data.streams != nullptr) streams_.emplace(kernels, *data.streams);
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
@@ -180,6 +185,14 @@ void BlockFiller::fill_all(SampleBlock& block, std::int64_t first, std::int64_t 
     group_.second_moments(block.s.data(), block_stride);
   } else {
     group_.moments_with_targets(block.s.data(), block.targets.data(), block.y.data(), block_stride);
+  }
+  if (states_) {
+    states_->read(first, count, block.chosen_s.data(), block_stride);
+    require_finite_rows(block.chosen_s.data(), block_stride, data_.pairs(), count);
+  }
+  if (given_) {
+    given_->select(first, count);
+    given_->second_moments(block.chosen_s.data(), block_stride);
   }
   weights_of(first, count, block.weights.data());
 }
@@ -265,6 +278,9 @@ void BlockFiller::finish(SampleBlock& block, const double* carry) {
   if (data_.positions == Positions::all) {
     scale_rows(block.s.data(), data_.formed_pairs(), block.weights.data(), block.samples, block.weighted_s.data());
     if (block.selected) choose_weighted(block);
+    if (states_) {
+      scale_rows(block.left(), data_.pairs(), block.weights.data(), block.samples, block.chosen_weighted_s.data());
+    }
   }
   if (block.factors == Factors::rows) {
     multiply_queries(block);
@@ -299,16 +315,16 @@ void BlockFiller::pack(SampleBlock& block) {
   } else if (!all) {
     kernels_.float64.pack_right_products(block.weighted_z.data(), block.z.data(), block_stride, query_pairs_.data(),
                                          columns, block.samples, nullptr, block.query_columns.data());
-  } else if (block.selected) {
-    kernels_.float64.pack_right_rows(block.chosen_queries.data(), block_stride, columns, block.samples, nullptr,
-                                     block.query_columns.data());
+  } else if (!data_.triples()) {
+    kernels_.float64.pack_right_rows(block.selected ? block.chosen_queries.data() : block.weighted_s.data(),
+                                     block_stride, columns, block.samples, nullptr, block.query_columns.data());
   }
   if (block.selected) {
     kernels_.float64.pack_right_products(all ? block.weights.data() : block.weighted_z.data(),
                                          all ? block.s.data() : block.z.data(), block_stride, square_pairs_.data(),
                                          data_.queries(), block.samples, nullptr, block.size_columns.data());
   }
-  if (!all) kernels_.pack_groups(block.left(), block_stride, pairs, block.samples, block.left_groups.data());
+  if (!all || states_) kernels_.pack_groups(block.left(), block_stride, pairs, block.samples, block.left_groups.data());
   if (data_.targets != nullptr || (data_.triples() && !mixed)) {
     kernels_.float64.pack_right_rows(all ? block.left_weighted() : block.left(), block_stride, pairs, block.samples,
                                      nullptr, block.pair_columns.data());

@@ -3,6 +3,7 @@
 //   last, causal   a sample is a query z with its S and target y: gram = sum w (s s') (x) (z z'), cross = sum w y z s
 //   states         the same, with the memory that is given in the place of S
 //   streams        the same, with the memory that is summed from keys and values
+//   states, all    a sample is a state; s is given, and its tokens z share it: gram = sum w (s s') (x) S
 //   all            a sample is a sequence; the sum over its queries of z z' is S itself, so with the map
 //                  M = sum_t y_t z_t':  gram = third moment sum w s s s,  cross = sum w M s
 #pragma once
@@ -34,11 +35,11 @@ struct SampleBlock {
   SampleBlock(const Samples& data, Precision precision, Factors factors = Factors::packed);
 
   // Left rows of the Gram's products, and of the cross moment (all).
-  const double* left() const { return (selected ? chosen_s : s).data(); }
-  const double* left_weighted() const { return (selected ? chosen_weighted_s : weighted_s).data(); }
+  const double* left() const { return (apart ? chosen_s : s).data(); }
+  const double* left_weighted() const { return (apart ? chosen_weighted_s : weighted_s).data(); }
   const double* left_targets() const { return (selected ? chosen_targets : targets).data(); }
 
-  bool selected;
+  bool selected, apart;  // left rows are chosen ones; or are others than those of S, chosen or given
   Factors factors;
   std::int64_t samples = 0;  // columns in use, a multiple of sample_quantum
   Buffer s;                  // formed_pairs() rows of block_stride, and one more (forms_few)
@@ -47,9 +48,9 @@ struct SampleBlock {
   Buffer y;                  // d_out rows: y, or sum_t y_t^2 (all)
   Buffer targets;            // left rows of the cross moment: w y (d_out rows), or M (all, d_out d rows)
   Buffer weighted_s;         // q rows (all)
-  // Rows of a selection.
+  // Rows of a selection, or s that is given beside S; pairs of the sum of s s' where many are.
   Buffer chosen_s, chosen_weighted_s, chosen_queries, chosen_targets;
-  Buffer left_groups;    // left rows once more, in groups (last, causal)
+  Buffer left_groups;    // left rows once more, in groups (last, causal, and s that is given)
   Buffer query_columns;  // packed w z_l z_m, l <= m, or w s_lm (all): right factor of the Gram
   Buffer query_rows;     // the same as rows (Factors::rows)
   Buffer pair_columns;   // packed s, or w s (all): right factor of the cross moment, and of triples
@@ -109,6 +110,7 @@ class BlockFiller {
   SequenceGroup group_;
   std::optional<StateReader> states_;
   std::optional<StreamReader> streams_;
+  std::optional<SequenceGroup> given_;     // many s beside S
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
   std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
   std::vector<RowPair> square_pairs_;      // of z: (l, l), chosen; or of the weights and s (all)

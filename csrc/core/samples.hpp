@@ -27,8 +27,11 @@ struct Selection {
 // What sums are taken of, as in Python's Samples(tokens, targets, weights, positions, features). Targets may be absent
 // (d_out = 0), and so may weights (one a sequence) and a selection (all features).
 //
-// With states, s is their memory in the place of sums over tokens, and the tokens are their queries, one a sequence;
-// positions are last then, and there is no selection. With streams, it is the same with a memory that is summed.
+// With states, s is given in the place of sums over tokens, and there is no selection. For the last position s is a
+// state's memory and the token its query, one a sequence. For all positions the tokens are the rows of a state's memory
+// and s is its query, which every row shares: values that are passed through. S is formed beside s then. Several
+// queries may share a memory: the Gram, which is all that is summed then, has the sum of s s' over them.
+// With streams, s is a memory that is summed when it is read, for the last position.
 struct Samples {
   const Tokens& tokens;
   const Tokens* targets;
@@ -49,17 +52,23 @@ struct Samples {
   // Pairs of S, or entries of the memory.
   std::int64_t all_pairs() const {
     if (streams != nullptr) return streams->entries();
+    if (given_beside()) return states->memory.width();
     return states != nullptr ? states->entries() : pair_count(d());
   }
   bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
-  // Rows of s.
+  // s is given, and S is formed as well, of the tokens that share it.
+  bool given_beside() const { return states != nullptr && positions == Positions::all; }
+  // Several s are given, and left rows of the Gram are the pairs of their sum of s s'.
+  bool many_given() const { return given_beside() && states->memory[0].length > 1; }
+  // Rows of s, or of S beside it.
   std::int64_t formed_pairs() const {
+    if (given_beside()) return pair_count(d());
     return forms_few() ? static_cast<std::int64_t>(selection->formed.size()) : all_pairs();
   }
   // The row of s that holds a pair.
   std::int64_t row_of(std::int64_t pair) const;
   // The Gram is the third moment of s, symmetric in all three.
-  bool triples() const { return positions == Positions::all && selection == nullptr; }
+  bool triples() const { return positions == Positions::all && selection == nullptr && states == nullptr; }
   std::int64_t samples() const { return positions == Positions::causal ? tokens.rows() : tokens.count(); }
 };
 

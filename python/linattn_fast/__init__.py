@@ -31,6 +31,7 @@ from .fitting.result import Fit, FitInfo, load
 from .heads.heads import Heads, Recovery
 from .heads.layouts import Layout
 from .heads.matching import HeadMatch, match_heads
+from .heads.number.rank_path import RankPath
 from .heads.recovery import recover_heads
 from .moments.moments import Moments
 from .solvers.conjugate_gradients.pcg import Pcg
@@ -66,6 +67,7 @@ __all__ = [
     "Moments",
     "PaddingWarning",
     "Pcg",
+    "RankPath",
     "Recovery",
     "RidgePath",
     "States",

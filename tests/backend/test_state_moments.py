@@ -91,7 +91,8 @@ def test_every_instruction_set_reads_states(rng, isa, form):
     [
         ({"memory": np.ones((4, 2, 3))}, "as many states as queries"),
         ({"memory": np.ones((5, 2, 3)), "symmetric": True}, "must be square"),
-        ({"memory": np.ones((5, 2, 3)), "positions": "all"}, "positions 'last'"),
+        ({"memory": np.ones((5, 3, 3)), "positions": "all", "symmetric": True}, "no symmetry"),
+        ({"memory": np.ones((5, 2, 3)), "positions": "causal"}, "no prefixes"),
         ({"memory": np.ones((5, 2, 3)), "tokens": np.ones((5, 2, 4))}, "must be alike"),
         ({"memory": np.ones((5, 2))}, "memory"),
     ],

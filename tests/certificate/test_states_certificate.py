@@ -1,22 +1,12 @@
 """Certificates of states: nothing is proved that exact arithmetic denies, and inputs are judged."""
 
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from oracles.exact import Exact
+from oracles.exact import exact_of_states
 
 import linattn_fast as la
-
-
-def exact_of(states: la.States, weights: np.ndarray | None = None) -> Exact:
-    """The features s_u c_l in exact arithmetic: those of the token (1, s, c), chosen."""
-    q, d_q = states.kind.entries, states.kind.query
-    chosen = SimpleNamespace(
-        pairs=np.array([(0, 1 + u) for u in range(q)]), queries=np.arange(1 + q, 1 + q + d_q)
-    )
-    return Exact.of(list(states.storage), weights=weights, features=chosen)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
@@ -25,7 +15,7 @@ def test_the_bound_holds_in_exact_arithmetic(rng, backend, N):
     states = la.States(rng.standard_normal((N, 2, 3)), rng.standard_normal((N, 2)))
     w = rng.uniform(0.1, 2.0, N)
     certificate = la.certify(states, sample_weight=w, backend=backend)
-    exact = exact_of(states, w)
+    exact = exact_of_states(states, w)
     assert certificate.verdict == "identifiable"
     assert exact.exceeds(certificate.lower_bound)
     assert not exact.exceeds(1.001 * certificate.lambda_min)  # the oracle can say no
@@ -41,7 +31,7 @@ def test_nothing_false_is_proved_near_singularity(ratio, seed):
     s[:, 4] = s[:, 0] - 2 * s[:, 1] + ratio * rng.standard_normal(60)
     states = la.States(s, c)
     certificate = la.certify(states)
-    exact = exact_of(states)
+    exact = exact_of_states(states)
     regular = exact.exceeds(0.0)
     assert certificate.lower_bound == 0 or exact.exceeds(certificate.lower_bound)
     assert (certificate.verdict == "identifiable") <= regular
@@ -61,13 +51,13 @@ def test_large_cancelling_features_are_no_problem(rng):
     states = la.States(M, rng.standard_normal((80, 2)), symmetric=True)
     certificate = la.certify(states)
     assert certificate.verdict == "identifiable"
-    assert exact_of(states).exceeds(certificate.lower_bound)
+    assert exact_of_states(states).exceeds(certificate.lower_bound)
 
 
 def test_too_small_states_prove_nothing(rng):
     s, c = rng.standard_normal((50, 3)) * 1e-120, rng.standard_normal((50, 2)) * 1e-60
     certificate = la.certify(la.States(s, c))
-    assert certificate.lower_bound == 0.0 or exact_of(la.States(s, c)).exceeds(
+    assert certificate.lower_bound == 0.0 or exact_of_states(la.States(s, c)).exceeds(
         certificate.lower_bound
     )
 
@@ -117,7 +107,7 @@ def test_leverages_are_never_below_the_exact_ones(rng, scale):
     s[:, 2] = s[:, 0] + scale * s[:, 2]
     states = la.States(s, c)
     leverage = la.certify(states).leverage(states)
-    exact = exact_of(states)
+    exact = exact_of_states(states)
     for found, h in zip(leverage, exact.features, strict=True):
         true = exact.leverage(h, exact.unit)
         assert true is not None
@@ -143,7 +133,7 @@ def test_weights_of_zero_leave_states_out(rng):
     w[:5] = 1.0
     certificate = la.certify(states, sample_weight=w)
     assert certificate.verdict == "not identifiable"
-    assert exact_of(states, w).rank == 5
+    assert exact_of_states(states, w).rank == 5
 
 
 def test_verdict_from_moments_alone(rng):
@@ -151,7 +141,7 @@ def test_verdict_from_moments_alone(rng):
     moments = la.Moments.of_states((2, 3), 2, 0).update(states)
     certificate = la.certify(moments)
     assert certificate.verdict == "identifiable"
-    assert exact_of(states).exceeds(certificate.lower_bound)
+    assert exact_of_states(states).exceeds(certificate.lower_bound)
     states.memory[:, 1, 1] = 0.0
     zero = la.certify(la.Moments.of_states((2, 3), 2, 0).update(states))
     assert zero.verdict == "not identifiable"
@@ -163,4 +153,4 @@ def test_queries_that_never_meet_are_blocks(rng):
     states = la.States(rng.standard_normal((400, 3, 2)), c)
     certificate = la.certify(states)
     assert certificate.verdict == "identifiable"
-    assert exact_of(states).exceeds(certificate.lower_bound)
+    assert exact_of_states(states).exceeds(certificate.lower_bound)

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import numpy as np
 from flint import fmpq_mat, fmpz_mat
@@ -305,3 +306,12 @@ def root(value: Fraction) -> float:
         return float(np.sqrt(float(scaled))) * 2.0 ** (shift // 2)
     except OverflowError:
         return float("inf")
+
+
+def exact_of_states(states: Any, weights: np.ndarray | None = None) -> Exact:
+    """The features s_u c_l in exact arithmetic: those of the token (1, s, c), chosen."""
+    q, d_q = states.kind.entries, states.kind.query
+    chosen = SimpleNamespace(
+        pairs=np.array([(0, 1 + u) for u in range(q)]), queries=np.arange(1 + q, 1 + q + d_q)
+    )
+    return Exact.of(list(states.storage), weights=weights, features=chosen)

@@ -19,5 +19,9 @@ Positions: TypeAlias = Literal["last", "all", "causal"]
 
 POSITIONS: tuple[Positions, ...] = ("last", "all", "causal")
 
+Values: TypeAlias = Literal["mixed", "passed"]
+VALUES: tuple[Values, ...] = ("mixed", "passed")
+"""Whether outputs mix the values by a V that is learned, or are the values, V = I."""
+
 Kind = TypeVar("Kind", bound=np.generic)
 """Any one kind of number: a result has the kind of its argument."""

@@ -12,6 +12,7 @@ from ..arrays.compiled import core
 from ..arrays.floats import all_finite
 from ..arrays.types import Floats, Positions
 from ..data.non_finite import non_finite_error
+from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
@@ -24,8 +25,10 @@ from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
 from ..system.progress import Progress
+from . import passed_streams
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
 from .normal_operator import Gradient, KroneckerFactors, NormalOperator, NormalProduct
+from .passed import PassedNormalOperator, of_rows
 from .state_layer import apply_coefficients, apply_heads
 from .totals import Totals
 
@@ -123,6 +126,8 @@ class CpuBackend:
         """See :meth:`Backend.moments`: csrc/core/moments.cpp counts roundings where they happen."""
         threads = get_num_threads()
         tokens, chosen = samples.tokens, samples.features
+        if isinstance(tokens, PassedStates) and tokens.summed:
+            return passed_streams.moments(samples, progress)
         shape = compact.shape(chosen, samples.positions)
         work = samples.n_columns * math.prod(shape)
         if work > _READINGS * _WORK_PER_NUMBER * tokens.n_rows * tokens.d:
@@ -142,15 +147,19 @@ class CpuBackend:
             raise non_finite_error(tokens) from None
         if not found.finite:  # S was, so this has overflowed
             raise non_finite_error(tokens, others=sizes_of(samples))
+        gram, cross = found.gram, found.cross
         wide, narrow = found.roundings
+        if isinstance(tokens, PassedStates):  # whose rows are summed before anything else
+            gram, cross = of_rows(gram, cross, shape)
+            wide += tokens.d_v
         underflow = found.underflow
         sizes = None if chosen.everything else found.sizes
         if sizes_are_apart(samples):
             sizes, additions, lost = _stream_sizes(samples)
             wide, underflow = max(wide, additions), underflow or lost
         return Totals(
-            found.gram.reshape(shape),
-            found.cross,
+            gram.reshape(shape),
+            cross,
             found.energy,
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
@@ -161,9 +170,14 @@ class CpuBackend:
             scalar_targets=samples.scalar_targets,
         )
 
-    def normal_operator(self, samples: Samples, *, keep: bool) -> CpuNormalOperator:
+    def normal_operator(self, samples: Samples, *, keep: bool) -> NormalOperator:
         """See :meth:`Backend.normal_operator`."""
-        return CpuNormalOperator(samples, keep=keep)
+        if isinstance(samples.tokens, PassedStates) and samples.tokens.summed:
+            return passed_streams.SharedNormalOperator(samples)
+        operator = CpuNormalOperator(samples, keep=keep)
+        return (
+            PassedNormalOperator(operator) if isinstance(samples.tokens, PassedStates) else operator
+        )
 
     def heads(self, V: Floats, Q: Floats, tokens: Tokens, positions: Positions) -> Floats:
         """See :meth:`Backend.heads`."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays.types import Floats
+from ..data.passed import PassedStates
 from ..data.states import States
+from . import passed_streams
 from .interface import require_finite_outputs
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -17,14 +19,30 @@ _NUMBERS_AT_ONCE = 1 << 21
 
 def apply_coefficients(C: Floats, states: States) -> Floats:
     """Outputs y_a = sum_ul C[a,(u,l)] s_u c_l of each state, (N, d_out), for C (d_out, q d_q)."""
+    if isinstance(states, PassedStates):
+        y = passed_streams.apply_forms(C, states) if states.summed else apply_forms(C, states)
+        return require_finite_outputs(y, states, {"coefficients": C})
     q, d_q = states.kind.entries, states.kind.query
     y = np.empty((len(states), len(C)))
     with np.errstate(over="ignore", invalid="ignore"):
         for where, some in states.pieces(_NUMBERS_AT_ONCE):
-            s, c = some.entries(), some.query.astype(np.float64, copy=False)
+            s, c = some.entries(), some.coordinates()
             for a, one in enumerate(C.reshape(len(C), q, d_q)):
                 y[where, a] = ((s @ one) * c).sum(axis=1)
     return require_finite_outputs(y, states, {"coefficients": C})
+
+
+def apply_forms(C: Floats, rows: PassedStates) -> Floats:
+    """Outputs m_j' B_a c of each row of the memories, (N d_v, m), for forms C (m, d_k d_q)."""
+    d_k, d_q = rows.kind.entries, rows.kind.query
+    forms = C.reshape(len(C) * d_k, d_q).T  # (d_q, m d_k)
+    y = np.empty((rows.n_rows, len(C)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for where, some in rows.pieces(_NUMBERS_AT_ONCE):
+            M, c = some.memory.astype(np.float64, copy=False), some.of.coordinates()
+            asked = (c @ forms).reshape(len(c), len(C), d_k).transpose(0, 2, 1)  # B_a c
+            y[where] = (M @ asked).reshape(-1, len(C))
+    return y
 
 
 def apply_heads(V: Floats, Q: Floats, states: States) -> Floats:
@@ -36,7 +54,7 @@ def apply_heads(V: Floats, Q: Floats, states: States) -> Floats:
     y = np.empty((len(states), d_out))
     with np.errstate(over="ignore", invalid="ignore"):
         for where, some in states.pieces(_NUMBERS_AT_ONCE):
-            asked = some.query.astype(np.float64, copy=False) @ queries
+            asked = some.coordinates() @ queries
             read = matrices(some) @ asked.reshape(len(some), H, d_k).transpose(0, 2, 1)
             y[where] = read.reshape(len(some), d_v * H) @ values  # M Q_h c, (N, d_v, H)
     return require_finite_outputs(y, states, {"V": V, "Q": Q})

@@ -242,10 +242,10 @@ class Certificate:
                 covered = unless_left_out(covered, False, tokens, where, self.features)
         else:
             covered = residual <= tol
-        answer: Array | list[Array] = converted(tokens.per_query(covered, where))
+        answer: Array | list[Array] = converted(tokens.worst(covered, where, np.logical_and))
         if residual is None or not return_residual:
             return answer
-        return answer, converted(tokens.per_query(residual, where))
+        return answer, converted(tokens.worst(residual, where, np.maximum))
 
     @same_bits
     def leverage(

@@ -35,7 +35,7 @@ from ..arrays.device import module_of, put
 from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Mask, Positions
 from ..data.non_finite import may_underflow, non_finite_error
-from ..data.stream_states import StreamStates
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.compact import pair_table
 from ..features.features import Features, samples_of
@@ -94,7 +94,7 @@ def with_summands(
 
     Features that are not sums are their own sizes.
     """
-    if isinstance(tokens, StreamStates):
+    if isinstance(tokens, States) and tokens.summed:
         return features.of(tokens, positions), features.of(tokens.sizes(), positions)
     if not features.sums_cancel:
         h = features.of(tokens, positions)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from ..arrays.device import module_of, to_host
 from ..arrays.floats import all_finite
 from ..arrays.types import Array
+from .passed import PassedStates
 from .states import States
 from .stream_states import StreamStates
 from .tokens import Tokens
@@ -44,6 +45,8 @@ def non_finite_error(
 
     ``others`` are the names and sizes of the other factors in the products.
     """
+    if isinstance(tokens, PassedStates):
+        return non_finite_error(tokens.of, name=name, others=others)
     if isinstance(tokens, States):
         error = _in_streams(tokens) if isinstance(tokens, StreamStates) else _in_states(tokens)
         if error is not None:
@@ -109,6 +112,8 @@ def _in_streams(states: StreamStates) -> ValueError | None:
 
 def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:
     """Which sequences have numbers so small that their products may underflow, (N,)."""
+    if isinstance(tokens, PassedStates):
+        return may_underflow(tokens.of)
     if isinstance(tokens, StreamStates):
         safe = all(map(_has_no_small, tokens.arrays)) and not _gates_vanish(tokens)
         return np.full(len(tokens), not safe)

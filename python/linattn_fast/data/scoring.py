@@ -36,9 +36,10 @@ def score_of(
 ) -> float:
     """R^2 of predictions (samples, d_out) for targets and weights in any form that users give."""
     targets = as_targets(y, tokens, positions, d_out=predicted.shape[1])
+    y, predicted = (to_host(tokens.by_output(rows)) for rows in (targets.rows(), predicted))
     weights = as_weights(tokens.given_weights(sample_weight), len(tokens))
     if weights is not None:
         require_positive(float(weights.max()))
-        if positions != "last":
+        if len(weights) < len(y):
             weights = np.repeat(weights, tokens.lengths)
-    return r_squared(to_host(targets.rows()), to_host(predicted), weights)
+    return r_squared(y, predicted, weights)

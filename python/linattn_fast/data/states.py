@@ -150,7 +150,7 @@ class States(Tokens):
 
     def __reduce__(self) -> tuple[Callable[..., States], tuple[object, ...]]:
         """Pickle the arrays; tokens made of them are made again where they are needed."""
-        return _known_states, (self.memory, self.query, self.symmetric)
+        return known_states, (self.memory, self.query, self.symmetric)
 
     # ------------------------------------------------------------------------------- the factors
 
@@ -165,6 +165,19 @@ class States(Tokens):
         else:
             rows = M.reshape(len(M), -1)[:, chosen]
         return rows.astype(np.float64, copy=False)
+
+    def coordinates(self, chosen: Numbers | slice = slice(None)) -> Floats:
+        """The factor c of each state, (N, d_q), or some of its coordinates, in float64."""
+        some: Array = self.query[:, chosen]
+        return some.astype(np.float64, copy=False)
+
+    def sizes(self) -> States:
+        """States of absolute values, whose features are the sizes of these summands."""
+        return self.mapped(module_of(self.query).abs)
+
+    def presence(self) -> States:
+        """States whose features are zero where these are, whatever else was summed."""
+        return self
 
     def pieces(self, numbers: int = _NUMBERS_AT_ONCE) -> Iterator[tuple[slice, States]]:
         """Yield states with about so many numbers in their memories, and where they are."""
@@ -186,7 +199,7 @@ class States(Tokens):
         x: Array = xp.empty((len(s), 1, self.d))
         x[:, 0, 0] = 1.0
         x[:, 0, 1 : 1 + s.shape[1]] = s
-        x[:, 0, 1 + s.shape[1] :] = self.query
+        x[:, 0, 1 + s.shape[1] :] = self.coordinates()
         return x
 
     @property
@@ -267,7 +280,7 @@ class States(Tokens):
         return len(self)
 
 
-def _known_states(memory: Array, query: Array, symmetric: bool) -> States:
+def known_states(memory: Array, query: Array, symmetric: bool) -> States:
     """States of arrays that have been checked before; out of a socket they need not be aligned."""
     made = States.__new__(States)
     made._set(as_floats(memory, "memory"), as_floats(query, "query"), symmetric)
@@ -280,7 +293,7 @@ def joined_states(parts: list[States]) -> States:
     memory, query = (
         xp.concatenate([getattr(part, name) for part in parts]) for name in ("memory", "query")
     )
-    return _known_states(memory, query, parts[0].symmetric)
+    return known_states(memory, query, parts[0].symmetric)
 
 
 def _require_symmetric(memory: Array) -> None:

@@ -204,6 +204,17 @@ class StreamStates(States):
             "seen": np.ascontiguousarray(self.seen),
         }
 
+    def near(self) -> StreamStates:
+        """The same states with no other sequences than those from their first to their last."""
+        first, last = int(self.sequences.min()), int(self.sequences.max()) + 1
+        ends = np.concatenate([[0], np.cumsum(self.keys.lengths)])
+        return self._changed(
+            keys=self.keys.part(first, last),
+            values=None if self.values is None else self.values.part(first, last),
+            gates=None if self.gates is None else self.gates[ends[first] : ends[last]],
+            sequences=self.sequences - first,
+        )
+
     # ---------------------------------------------------------------------------- some of them
 
     def _at(self, rows: slice | Numbers) -> StreamStates:

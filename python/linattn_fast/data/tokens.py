@@ -30,7 +30,7 @@ import numpy.typing as npt
 from ..arrays.device import device_of, module_of, put, put_all, to_host
 from ..arrays.floats import all_finite, as_array, as_floats, gradual_underflow
 from ..arrays.libraries import axes_of
-from ..arrays.types import POSITIONS, Array, Floats, Kind, Positions
+from ..arrays.types import POSITIONS, VALUES, Array, Floats, Kind, Positions, Values
 
 TRANSPOSE = "pass Z.transpose(0, 2, 1)"
 """Advice for tokens that are columns, in messages."""
@@ -42,6 +42,14 @@ def as_positions(positions: object) -> Positions:
         if isinstance(positions, str) and positions == known:
             return known
     raise ValueError(f"positions: must be one of {', '.join(POSITIONS)}, got {positions!r}")
+
+
+def as_values(values: object) -> Values:
+    """Check what becomes of the values."""
+    for known in VALUES:
+        if isinstance(values, str) and values == known:
+            return known
+    raise ValueError(f"values: must be one of {', '.join(VALUES)}, got {values!r}")
 
 
 @dataclass(frozen=True)
@@ -211,6 +219,25 @@ class Tokens:
             rows = rows[:, 0]
         return self.per_query(rows, positions)
 
+    @property
+    def rows_shape(self) -> tuple[int, ...] | None:
+        """The form of what is given once a token; None where tokens are a list of arrays."""
+        return None if isinstance(self.storage, tuple) else self.storage.shape[:-1]
+
+    def one_by_one(self) -> Tokens:
+        """The same samples as exact arithmetic takes them: of sequences."""
+        return self
+
+    def by_output(self, rows: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+        """Outputs (samples, d_out) with a column for each output of an input."""
+        return rows
+
+    def worst(
+        self, values: npt.NDArray[Kind], positions: Positions, of: np.ufunc
+    ) -> npt.NDArray[Kind] | list[npt.NDArray[Kind]]:
+        """Values (samples,) in the form of Z; of inputs with several, the worst by ``of``."""
+        return self.per_query(values, positions)
+
 
 def is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
@@ -365,7 +392,8 @@ def non_finite_target_error(targets: Tokens, positions: Positions) -> ValueError
 
 
 def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
-    if isinstance(tokens.storage, tuple):
+    shape = tokens.rows_shape
+    if shape is None:
         if not isinstance(y, list | tuple) or len(y) != len(tokens):
             raise ValueError(
                 f"y: Z is a list of {len(tokens)} sequences, so a list of as many arrays "
@@ -387,7 +415,6 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 )
         return Tokens(alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
-    shape = tokens.storage.shape[:-1]
     array = one[..., None] if one.ndim == len(shape) else one
     if array.shape[:-1] != shape or array.shape[-1] == 0:
         wanted = ", ".join(str(size) for size in shape)

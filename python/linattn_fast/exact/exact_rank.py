@@ -109,6 +109,8 @@ class ModularRange:
 
     def contains(self, tokens: Tokens, positions: Positions) -> npt.NDArray[np.bool_]:
         """Which queries have h(Z) in the span modulo the primes, (rows,)."""
+        tokens = tokens.one_by_one()
+        positions = tokens.asked(positions)
         if self.rank == self.features.count:
             return np.ones(tokens.n_samples(positions), dtype=bool)
         if is_rounded(tokens):

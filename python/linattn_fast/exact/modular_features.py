@@ -128,13 +128,13 @@ class ModularData:
     @classmethod
     def of(cls, samples: Samples) -> ModularData:
         """The features of samples that are in memory."""
-        at_home = samples.put(np.zeros(0))
-        return cls(lambda: nullcontext(iter([at_home])), samples.positions, samples.features)
+        at_home = samples.one_by_one().put(np.zeros(0))
+        return cls(lambda: nullcontext(iter([at_home])), at_home.positions, samples.features)
 
     def sequences(self) -> Iterator[Tokens]:
         """Yield the sequences of positive weight, on the host."""
         with self.read() as parts:
-            for part in parts:
+            for part in map(Samples.one_by_one, parts):
                 tokens, weights = part.tokens.put(np.zeros(0)), part.weights
                 if weights is None or (weights > 0).all():
                     yield tokens

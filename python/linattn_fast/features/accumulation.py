@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays.types import Floats
-from ..data.stream_states import StreamStates
+from ..data.states import States
 from .cubic import self_products
 from .samples import Samples
 
@@ -75,7 +75,7 @@ def summand_sizes(samples: Samples) -> Floats:
 
 def sizes_are_apart(samples: Samples) -> bool:
     """Whether the Gram lacks the sizes of summands: those of keys and values of streams."""
-    return isinstance(samples.tokens, StreamStates)
+    return isinstance(samples.tokens, States) and samples.tokens.summed
 
 
 def _feature_sizes(samples: Samples) -> Floats:
@@ -86,7 +86,7 @@ def _feature_sizes(samples: Samples) -> Floats:
     total = np.zeros((samples.features.n_pairs, samples.features.n_queries))
     for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
         part = samples.part(first, min(first + _SEQUENCES_AT_ONCE, samples.n_sequences))
-        if isinstance(part.tokens, StreamStates):
+        if isinstance(part.tokens, States):
             part = replace(part, tokens=part.tokens.sizes())
         s, z = part.rows()
         total += (s**2).T @ (z**2 * part.weight_of_each()[:, None])

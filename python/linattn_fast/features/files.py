@@ -20,8 +20,9 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.types import Array
+from ..data.tokens import as_values
 from .features import Features
-from .states import StateFeatures, features_of_states
+from .states import PassedFeatures, StateFeatures, features_of_states
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -112,7 +113,11 @@ def read(
 
 def feature_meta(features: Features) -> dict[str, Any]:
     """Entries of the meta data that say what features are made of."""
-    states = features.shape._asdict() if isinstance(features, StateFeatures) else None
+    states = None
+    if isinstance(features, StateFeatures):
+        states = features.shape._asdict() | {"values": "mixed"}
+    if isinstance(features, PassedFeatures):
+        states = features.whole._asdict() | {"values": "passed"}
     return {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
 
 
@@ -128,7 +133,8 @@ def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
         if (states := meta.get("states")) is not None:  # older files know of tokens alone
-            return features_of_states(states["memory"], states["query"], states["symmetric"])
+            sizes = states["memory"], states["query"], states["symmetric"]
+            return features_of_states(*sizes, as_values(states.get("values", "mixed")))
         features = Features(d, pairs, queries) if len(pairs) else Features(d)
         return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
     except (TypeError, ValueError) as error:

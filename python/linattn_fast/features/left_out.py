@@ -12,7 +12,7 @@ So where the computed sum is within its rounding error of zero, exact fractions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..arrays.device import module_of, put, to_host
 from ..arrays.floats import gamma
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.prefixes import Prefixes, distinct_rows, occurring_pairs
-from ..data.stream_states import StreamStates
+from ..data.states import States
 from ..data.tokens import Tokens
 from .features import Features
 
@@ -137,17 +137,20 @@ class Occurring:
 
     def are_all_of(self, tokens: Tokens, positions: Positions) -> Mask:
         """Which queries have none of the other features, in exact arithmetic, (rows,)."""
-        samples = Prefixes.of(tokens.put(np.zeros(0)), positions)
-        inside = np.ones(len(samples), dtype=bool)
+        inside = np.ones(tokens.n_samples(positions), dtype=bool)
         others = np.flatnonzero(~self.mask.all(axis=1))  # pairs that do not occur with every query
         if len(others) == 0:
             return inside
-        exact = not self.features.sums_cancel or sums_are_exact(samples.tokens)
-        pairs = self.features.pairs[others]
         lacking = (~self.mask[others]).astype(np.float32)
+        if isinstance(tokens, States):  # what may be other than zero counts as such
+            for where, some in tokens.presence().pieces():
+                s, c = self.features.samples(some)
+                with_pair = (s[:, others] != 0).astype(np.float32) @ lacking > 0
+                inside[where] = ~(with_pair & (c != 0)).any(axis=1)
+            return inside
+        samples = Prefixes.of(tokens.put(np.zeros(0)), positions)
+        exact, pairs = sums_are_exact(samples.tokens), self.features.pairs[others]
         step = max(1, _PIECE_BYTES // (8 * (len(others) + self.features.d)))
-        if isinstance(samples.tokens, StreamStates):  # what may be other than zero counts as such
-            samples = replace(samples, tokens=samples.tokens.presence())
         for where, part in samples.parts(step):
             present = part.query_tokens()[:, self.features.queries] != 0
             with_pair = nonzero_sums(part, pairs, exact).astype(np.float32) @ lacking > 0

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.compiled import core
-from ..arrays.types import Array, Floats, Mask, Numbers, Positions
+from ..arrays.types import Array, Floats, Mask, Numbers, Positions, Values
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
+from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.stream_states import StreamStates
 from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_weights, total_weight
@@ -52,6 +53,7 @@ class Samples:
         sample_weight: object = None,
         positions: Positions = "last",
         features: Features | None = None,
+        values: Values = "mixed",
         d: int | None = None,
         d_out: int | None = None,
     ) -> Samples:
@@ -61,13 +63,13 @@ class Samples:
         ----------
         Z, y, offsets, sample_weight, features
             As for :func:`linattn_fast.fit`, in memory.
-        positions
-            Which tokens query, checked already.
+        positions, values
+            Which tokens query, and what becomes of values; checked already.
         d, d_out
             Numbers of coordinates and outputs that the batch must have, where they are known; 0
             outputs mean that there are no targets.
         """
-        tokens, chosen = batch_and_features(Z, offsets, features, positions, d)
+        tokens, chosen = batch_and_features(Z, offsets, features, positions, d, values)
         targets = None
         if d_out != 0:
             if y is None and d_out is not None:
@@ -90,6 +92,9 @@ class Samples:
             "weights": self.weights,
             "positions": self.positions,
         }
+        if isinstance(tokens, PassedStates):  # rows that share the query as s: h = c (x) m_j
+            shared = tokens.query.reshape(len(tokens), 1, -1)
+            return core.Samples(tokens=tokens.memory, memory=shared, **rest)
         if isinstance(tokens, StreamStates):
             return core.Samples(**tokens.compiled_form(), **rest)
         if isinstance(tokens, States):
@@ -175,6 +180,15 @@ class Samples:
     def rows(self) -> tuple[Floats, Floats]:
         """The factors s, (n_samples, n_pairs), and z, (n_samples, n_queries), of h = s (x) z."""
         return self.features.samples(self.tokens, self.positions)
+
+    def one_by_one(self) -> Samples:
+        """The same samples, without targets, as exact arithmetic takes them."""
+        tokens = self.tokens.one_by_one()
+        if tokens is self.tokens:
+            return self
+        weights = None if self.weights is None else self.weight_of_each()
+        where = tokens.asked(self.positions)
+        return replace(self, tokens=tokens, targets=None, weights=weights, positions=where)
 
     def part(self, first: int, last: int) -> Samples:
         """Sequences first, .., last - 1; nothing is copied."""

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays.device import module_of
-from ..arrays.types import Floats, Mask, Numbers, Positions
+from ..arrays.types import Floats, Mask, Numbers, Positions, Values
+from ..data.passed import PassedStates
 from ..data.states import States, StateShape, require_last
-from ..data.stream_states import StreamStates
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import as_size
@@ -76,15 +76,14 @@ class StateFeatures(Features):
         """The chosen entries s (N, n_pairs) and query coordinates c (N, n_queries) of states."""
         assert isinstance(tokens, States)
         entries, coordinates = self._columns
-        return tokens.entries(entries), tokens.query[:, coordinates].astype(np.float64, copy=False)
+        return tokens.entries(entries), tokens.coordinates(coordinates)
 
     def occurring(self, tokens: Tokens, positions: Positions) -> tuple[Mask, Mask]:
         """Which chosen entries, and which coordinates of the query, are not always zero."""
         assert isinstance(tokens, States)
         entries, coordinates = np.zeros(self.n_pairs, bool), np.zeros(self.n_queries, bool)
-        if isinstance(tokens, StreamStates):
-            tokens = tokens.presence()  # sums may be zero though their summands are not
-        for _, some in tokens.pieces():
+        # Sums may be zero though their summands are not
+        for _, some in tokens.presence().pieces():
             s, c = self.samples(some)
             entries |= s.any(axis=0)
             coordinates |= c.any(axis=0)
@@ -135,8 +134,9 @@ class StateFeatures(Features):
 
     def same_choice(self, other: Features) -> bool:
         """Tell whether the other features are those of such states as well."""
-        alike = isinstance(other, StateFeatures) and self.shape == other.shape
-        return alike and super().same_choice(other)
+        if not isinstance(other, StateFeatures) or isinstance(other, PassedFeatures):
+            return False
+        return self.shape == other.shape and super().same_choice(other)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Features):
@@ -149,7 +149,52 @@ class StateFeatures(Features):
         return f"Features of states ({self.shape}): {self.count}"
 
 
-def features_of_states(memory: object, query: int, symmetric: bool = False) -> StateFeatures:
+class PassedFeatures(StateFeatures):
+    """Features M[j,k] c[l] of the rows j of memories: all rows have the same p = d_k d_q unknowns.
+
+    Parameters
+    ----------
+    whole
+        What the states look like whose values are passed through.
+    """
+
+    whole: StateShape
+    """What the states look like; ``shape`` is that of one row."""
+
+    def __init__(self, whole: StateShape) -> None:
+        super().__init__(StateShape((whole.matrix[1],), whole.query))
+        self.whole = whole
+
+    @property
+    def d_v(self) -> int:
+        """Number of rows of a memory, and of outputs."""
+        return self.whole.matrix[0]
+
+    @property
+    def made_of(self) -> str:
+        """What the features are made of, in words that messages use."""
+        return f"states ({self.whole}) whose values are passed"
+
+    def batch(self, Z: object, offsets: object, positions: Positions) -> PassedStates:
+        """Check a batch that these features are wanted of."""
+        return PassedStates(StateFeatures(self.whole).batch(Z, offsets, positions))
+
+    def named(self, names: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
+        """Names of the entries of a row, M[:,k], and coordinates of the query, c[l]."""
+        entries, coordinates = super().named(names)
+        return [f"M[:,{k}]" for k in range(len(entries))], coordinates
+
+    def same_choice(self, other: Features) -> bool:
+        """Tell whether the other features are those of such rows as well."""
+        return isinstance(other, PassedFeatures) and self.whole == other.whole
+
+    def __repr__(self) -> str:
+        return f"Features of {self.made_of}: {self.count}"
+
+
+def features_of_states(
+    memory: object, query: int, symmetric: bool = False, values: Values = "mixed"
+) -> StateFeatures:
     """Check the shape of states, (d_v, d_k) or q and d_q, and take all of their features."""
     given = memory if isinstance(memory, tuple | list) else (memory,)
     if len(given) not in (1, 2):
@@ -157,11 +202,17 @@ def features_of_states(memory: object, query: int, symmetric: bool = False) -> S
     sizes = tuple(as_size(size, "memory") for size in given)
     if symmetric and (len(sizes) != 2 or sizes[0] != sizes[1]):
         raise ValueError(f"memory: symmetric=True needs (d, d), got {memory!r}")
-    return StateFeatures(StateShape(sizes, as_size(query, "query"), bool(symmetric)))
+    shape = StateShape(sizes, as_size(query, "query"), bool(symmetric))
+    return (PassedFeatures if values == "passed" else StateFeatures)(shape)
 
 
 def batch_and_features(
-    Z: object, offsets: object, features: Features | None, positions: Positions, d: int | None
+    Z: object,
+    offsets: object,
+    features: Features | None,
+    positions: Positions,
+    d: int | None,
+    values: Values = "mixed",
 ) -> tuple[Tokens, Features]:
     """Check a batch of tokens or states, with ``d`` where it is known, and its features.
 
@@ -177,8 +228,12 @@ def batch_and_features(
                 "features: a choice of pairs and queries is for tokens; give States with the "
                 "entries and coordinates that are wanted"
             )
-        chosen = StateFeatures(Z.kind) if features is None else features
+        if features is not None:
+            return features.batch(Z, offsets, positions), features
+        chosen = (PassedFeatures if values == "passed" else StateFeatures)(Z.kind)
         return chosen.batch(Z, offsets, positions), chosen
+    if values == "passed":
+        raise TypeError(f'values: "passed" needs States in the place of Z, got {type(Z).__name__}')
     tokens = as_tokens(Z, offsets, d=d)
     return tokens, as_features(features, tokens.d)
 

@@ -16,17 +16,19 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arrays.device import device_of, frozen, module_of, on_device, put, to_host
-from ..arrays.types import Positions
+from ..arrays.types import Positions, Values
 from ..backend.choice import as_precision
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
 from ..data.attending import attended
 from ..data.sources import as_source
-from ..data.tokens import as_positions
+from ..data.tokens import as_positions, as_values
 from ..features.features import Features
 from ..features.samples import Samples
+from ..features.states import PassedFeatures
 from ..heads.heads import Heads
 from ..heads.number.given_number import best_layer
+from ..heads.number.rank_path import PendingErrors, mean_squares_of
 from ..heads.number.without_gram import WithoutGram
 from ..heads.pending import NOT_YET, PendingHeads
 from ..heads.recovery import Wanted
@@ -55,6 +57,7 @@ def fit(
     alpha: float = 0.0,
     sample_weight: object = None,
     features: Features | None = None,
+    values: Values = "mixed",
     heads: Literal["minimal", "svd"] | int | None = "minimal",
     solver: Solver | Pcg = "auto",
     backend: str = "auto",
@@ -96,6 +99,12 @@ def fit(
         in the form of the targets; 1 by default. W is the sum over queries.
     features
         Which features take part, :class:`Features`; None is all. Heads get zeros elsewhere.
+    values
+        "mixed": outputs are learned mixtures of the values, as above. "passed", for :class:`States`
+        with a memory (N, d_v, d_k): outputs are the values, V = I, weighted by one bilinear form B,
+        ``y_j = sum_kl B[k,l] M[j,k] c[l]``, with targets (N, d_v). Each row of a memory is then a
+        sample of the same d_k d_q unknowns, and W counts rows. ``fit.heads`` is one head with
+        Q = B, and ``fit.rank_path()`` has forms of smaller rank.
     heads
         What ``fit.heads`` is. "minimal": as few heads as reproduce C; "svd": those of the SVD (see
         :func:`recover_heads`). Both are found when ``fit.heads`` is first asked for. None: none.
@@ -166,7 +175,7 @@ def fit(
     ('identifiable', True)
     """
     positions = as_positions(positions)
-    precision = as_precision(precision)
+    precision, values = as_precision(precision), as_values(values)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit)
     Bar(0, "", progress)  # checked before any work, as everything else
     given = Z
@@ -183,7 +192,9 @@ def fit(
     )
     # What overflows is refused when the result is put together, in this package's words
     with on_device(device_of(Z)), np.errstate(all="ignore"):
-        problem = as_problem(Z, y, offsets, sample_weight, positions, features, backend, precision)
+        problem = as_problem(
+            Z, y, offsets, sample_weight, positions, features, backend, precision, values
+        )
         try:
             return fit_problem(problem, settings, progress)
         except MemoryError as error:
@@ -203,13 +214,14 @@ def as_problem(
     features: Features | None,
     backend: str,
     precision: Precision = "float64",
+    values: Values = "mixed",
 ) -> InMemory | Streamed:
-    """Check the data of a fit, and make a problem of it; ``positions`` have been checked."""
+    """Check the data of a fit, and make a problem of it; names of choices have been checked."""
     source = None
     if type(Z) is not np.ndarray:  # a plain array is no stream
         source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
     if source is not None:
-        return streamed(source, positions, features, backend, precision)
+        return streamed(source, positions, features, backend, precision, values)
     samples = Samples.checked(
         Z,
         y,
@@ -217,6 +229,7 @@ def as_problem(
         sample_weight=sample_weight,
         positions=positions,
         features=features,
+        values=values,
     )
     return InMemory.of(samples, backend, precision)
 
@@ -330,6 +343,12 @@ def _assembled(
             coefficients, problem.features, wanted, settings.memory_limit, task.progress
         )
         _find_heads_later(found, pending)
+    if isinstance(problem.features, PassedFeatures):
+        form = to_host(coefficients).reshape(problem.features.n_pairs, problem.features.n_queries)
+        squares = mean_squares_of(solved.problem, task.moments)
+        error = solution.mean_squared_error
+        # Past the guard of a frozen class, as the heads
+        vars(found)["_rank_errors"] = PendingErrors(form, task.alpha, error, squares)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import device_of, module_of, on_device
-from ..arrays.types import Positions
+from ..arrays.types import Positions, Values
 from ..certificate.blocks import certificate_of_blocks
 from ..certificate.certificate import Certificate
 from ..certificate.certifying import (
@@ -19,7 +19,7 @@ from ..certificate.certifying import (
 )
 from ..data.attending import attended
 from ..data.non_finite import non_finite_error
-from ..data.tokens import as_positions
+from ..data.tokens import as_positions, as_values
 from ..features.features import Features
 from ..features.samples import Samples
 from ..moments.moments import Moments
@@ -40,6 +40,7 @@ def certify(
     positions: Positions = "last",
     sample_weight: object = None,
     features: Features | None = None,
+    values: Values = "mixed",
     backend: str = "auto",
     spectrum: bool = False,
     memory_limit: int | None = None,
@@ -58,7 +59,7 @@ def certify(
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`;
         :class:`Streams`; or :class:`Moments`, and then nothing else about the data is given.
         Targets play no part.
-    offsets, positions, sample_weight, features, backend
+    offsets, positions, sample_weight, features, values, backend
         As for :func:`linattn_fast.fit`.
     spectrum
         Compute all eigenvalues of the second moment: a dense eigendecomposition.
@@ -91,7 +92,7 @@ def certify(
     >>> la.certify(Z[:17]).verdict  # 17 samples, 18 features
     'not identifiable'
     """
-    memory_limit = as_memory_limit(memory_limit)
+    memory_limit, values = as_memory_limit(memory_limit), as_values(values)
     Bar(0, "", progress)  # checked before any work
     with on_device(device_of(Z)), np.errstate(all="ignore"):  # what overflows is refused
         if isinstance(Z, Moments):
@@ -119,6 +120,7 @@ def certify(
             sample_weight=sample_weight,
             positions=positions,
             features=features,
+            values=values,
             d_out=0,
         )
         problem = InMemory.of(samples, backend)

@@ -20,8 +20,9 @@ from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_positions
 from ..features import files as storage
 from ..features.features import Features
-from ..features.states import StateFeatures
+from ..features.states import PassedFeatures, StateFeatures
 from ..heads.heads import Heads, Recovery
+from ..heads.number.rank_path import PendingErrors, RankPath, rank_path_of
 from ..heads.pending import PendingHeads
 from ..system.machine import in_words, same_bits
 
@@ -226,7 +227,42 @@ class Fit:
     @property
     def d_out(self) -> int:
         """Number of outputs."""
+        if isinstance(self.features, PassedFeatures):
+            return self.features.d_v
         return len(self.coefficients)
+
+    @same_bits
+    def rank_path(self) -> RankPath:
+        """Forms of every smaller rank near the learned one, for ``values="passed"``.
+
+        Returns
+        -------
+        RankPath
+            ``ranks``, ``singular_values``, ``mean_squared_errors`` and ``heads``. The form of rank
+            r is the one nearest to the learned form in the Frobenius norm, from its SVD; another
+            form of that rank may fit the data better. Its training error is computed from the
+            moments that were solved with, or else by a pass over the data.
+
+        Examples
+        --------
+        >>> import numpy as np, linattn_fast as la
+        >>> rng = np.random.default_rng(0)
+        >>> M, c = rng.standard_normal((200, 5, 4)), rng.standard_normal((200, 3))
+        >>> B = np.outer(rng.standard_normal(4), rng.standard_normal(3))  # of rank one
+        >>> states = la.States(M, c)
+        >>> fit = la.fit(states, (M @ B @ c[:, :, None])[:, :, 0], values="passed")
+        >>> path = fit.rank_path()
+        >>> path.ranks, bool((path.mean_squared_errors < 1e-20).all()), path.heads[0].Q.shape
+        ((1, 2, 3), True, (1, 4, 3))
+        """
+        if not isinstance(self.features, PassedFeatures):
+            raise ValueError(
+                'rank_path: it is for a fit with values="passed", which has one form; la.head_path '
+                "is for numbers of heads"
+            )
+        form = self.coefficients.reshape(self.features.n_pairs, self.features.n_queries)
+        errors: PendingErrors = vars(self)["_rank_errors"]
+        return rank_path_of(form, self.features.d_v, errors.find())
 
     @same_bits
     def predict(
@@ -395,6 +431,8 @@ class Fit:
         }
         none = np.zeros((0, self.d_out, 0)), np.zeros((0, 0, 0))
         arrays["V"], arrays["Q"] = (heads.V, heads.Q) if heads else none
+        if isinstance(self.features, PassedFeatures):
+            arrays["rank_errors"] = self.rank_path().mean_squared_errors
         recovery = heads.recovery if heads else None
         meta["recovery"] = None if recovery is None else asdict(recovery)
         meta["program"] = None if self.program is None else asdict(self.program)
@@ -450,7 +488,7 @@ def load(path: storage.PathLike) -> Fit:
     """
     names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
-    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys)
+    meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys, ("rank_errors",))
     features = storage.read_features(path, meta, arrays)
     certificate = None
     if meta["certificate"] is not None:
@@ -462,7 +500,7 @@ def load(path: storage.PathLike) -> Fit:
     heads = None
     if len(arrays["V"]):
         heads = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
-    return Fit(
+    found = Fit(
         coefficients=arrays["coefficients"],
         features=features,
         heads=heads,
@@ -472,3 +510,6 @@ def load(path: storage.PathLike) -> Fit:
         program=None if program is None else ProgramCertificate(**program),
         scalar_targets=bool(meta.get("scalar_targets", False)),
     )
+    if "rank_errors" in arrays:
+        vars(found)["_rank_errors"] = PendingErrors.known(arrays["rank_errors"])
+    return found

@@ -14,11 +14,12 @@ from typing import Any
 from ..arrays.device import device_of, on_device, to_host
 from ..arrays.types import Floats
 from ..features.features import Features, feature_count
-from ..features.states import StateFeatures
+from ..features.states import PassedFeatures, StateFeatures
 from ..problem.interface import ShowProgress
 from ..system.machine import require_memory
 from ..system.progress import Bar
 from .heads import Heads
+from .number.rank_path import head_of_form
 from .recovery import Wanted, heads_of, heads_of_states
 
 NOT_YET = "not asked for yet: fit.heads finds them"
@@ -98,7 +99,9 @@ class PendingHeads:
         bar = Bar(100, "heads", self._progress, unit="percents")
         with on_device(device_of(self._coefficients)), bar as report:
             C = features.expand(to_host(self._coefficients))
-            if isinstance(features, StateFeatures):
+            if isinstance(features, PassedFeatures):
+                found = head_of_form(C.reshape(features.n_pairs, features.n_queries), features.d_v)
+            elif isinstance(features, StateFeatures):
                 found = heads_of_states(C, features.shape, self._wanted, report)
             else:
                 found = heads_of(C, features.d, self._wanted, report)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays.types import Array
+from ..data.passed import PassedStates
 from ..data.states import States
 from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
@@ -55,6 +56,9 @@ def _of_rows(batch: Tokens) -> int:
 
 def _pieces(batch: Tokens) -> Iterator[Array]:
     """Yield all rows; short sequences are put together to a few thousand rows."""
+    if isinstance(batch, PassedStates):
+        yield from _pieces(batch.of)
+        return
     if isinstance(batch, StreamStates):
         yield from batch.arrays
         yield from (batch.sequences, batch.seen)

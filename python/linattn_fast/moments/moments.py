@@ -16,18 +16,18 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..arrays.device import cupy
-from ..arrays.types import Positions
+from ..arrays.types import Positions, Values
 from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
 from ..data.attending import Attending, attended
 from ..data.sources import Batch, as_source
 from ..data.streams import Streams
-from ..data.tokens import as_positions
+from ..data.tokens import as_positions, as_values
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
 from ..features.samples import Samples, warn_of_padding
-from ..features.states import features_of_states
+from ..features.states import PassedFeatures, features_of_states
 from ..system.arguments import as_size
 from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
@@ -118,6 +118,7 @@ class Moments(MomentSums):
         *,
         symmetric: bool = False,
         positions: Positions = "last",
+        values: Values = "mixed",
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> Moments:
@@ -135,6 +136,9 @@ class Moments(MomentSums):
             Whether only the pairs j <= k of a memory (d, d) are used.
         positions
             Which keys a query of streams attends to.
+        values
+            "mixed" or "passed", as for :func:`linattn_fast.fit`. With "passed", d_out is d_v or 0,
+            each row of a memory is a sample, and the cross moment is that of one output.
         backend, precision
             As for :class:`Moments`; "cuda" takes no states.
 
@@ -152,7 +156,13 @@ class Moments(MomentSums):
         >>> moments.n_samples, moments.dimension
         (50, 24)
         """
-        features = features_of_states(memory, query, symmetric)
+        features = features_of_states(memory, query, symmetric, as_values(values))
+        if isinstance(features, PassedFeatures) and d_out:
+            if d_out != features.d_v:
+                raise ValueError(
+                    f'd_out: values="passed" has d_v = {features.d_v} outputs, got {d_out!r}'
+                )
+            d_out = 1
         return cls(
             features.d,
             d_out,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..arrays.types import Positions
+from ..arrays.types import Positions, Values
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source
 from ..features.features import Features
@@ -33,7 +33,12 @@ def located(where: str) -> Iterator[None]:
 
 
 def checked_batch(
-    batch: Batch, positions: Positions, features: Features | None, d: int | None, d_out: int | None
+    batch: Batch,
+    positions: Positions,
+    features: Features | None,
+    d: int | None,
+    d_out: int | None,
+    values: Values = "mixed",
 ) -> Samples:
     """Check a batch that was read, see :meth:`Samples.checked`; errors say which batch it was."""
     with located(batch.where):
@@ -44,6 +49,7 @@ def checked_batch(
             sample_weight=batch.sample_weight,
             positions=positions,
             features=features,
+            values=values,
             d=d,
             d_out=d_out,
         )

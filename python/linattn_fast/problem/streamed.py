@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.types import Floats, Positions
+from ..arrays.types import Floats, Positions, Values
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
+from ..data.passed import PassedStates
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
 from ..data.tokens import require_positive
@@ -238,6 +239,7 @@ def streamed(
     features: Features | None,
     backend: str,
     precision: Precision,
+    values: Values = "mixed",
 ) -> Streamed | InMemory:
     """Make a problem of a source, whose first batch tells d and d_out; in memory if small."""
     batches = source.read()
@@ -245,7 +247,7 @@ def streamed(
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     of_states = features if isinstance(features, StateFeatures) else None
-    some = checked_batch(first, positions, of_states, d=None, d_out=None)
+    some = checked_batch(first, positions, of_states, d=None, d_out=None, values=values)
     assert some.targets is not None
     warn_of_padding(some.tokens, positions)
     warn_of_layout(some.tokens, some.targets, positions)

@@ -8,13 +8,14 @@ of times, not once an iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..arrays.types import Array
+from ..data.passed import PassedStates
 from ..data.states import States, joined_states
 from ..data.stream_states import StreamStates, joined_streams
 from ..data.tokens import Tokens, as_tokens
@@ -98,8 +99,8 @@ def joined(parts: list[Samples]) -> Samples:
     given = [part.targets for part in parts if part.targets is not None]
     targets = None
     if given:
-        rows = as_tokens([y for each in given for y in each])
-        targets = replace(rows, scalar=all(part.scalar_targets for part in parts))
+        scalar = all(part.scalar_targets for part in parts)
+        targets = replace(_joined_targets(given), scalar=scalar)
     weights = None
     if any(part.weights is not None for part in parts):
         ones = (np.ones(p.n_sequences) if p.weights is None else p.weights for p in parts)
@@ -108,7 +109,25 @@ def joined(parts: list[Samples]) -> Samples:
     return replace(parts[0], tokens=tokens, targets=targets, weights=weights)
 
 
+def _joined_targets(parts: list[Tokens]) -> Tokens:
+    """Targets of all parts: one array where each part is one, of sequences of one length."""
+    arrays = [part.storage for part in parts if not isinstance(part.storage, tuple)]
+    dense = len(arrays) == len(parts) and all(part.offsets is None for part in parts)
+    if dense and parts[0].device is None and len({array.shape[1:] for array in arrays}) == 1:
+        return Tokens(np.concatenate(arrays))
+    return as_tokens([y for part in parts for y in part])
+
+
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
+    passed = [part.of for part in parts if isinstance(part, PassedStates)]
+    if passed:
+        whole = _joined_states(passed)
+        assert isinstance(whole, States)
+        return PassedStates(whole)
+    return _joined_states(parts)
+
+
+def _joined_states(parts: Sequence[Tokens]) -> Tokens:
     streams = [part for part in parts if isinstance(part, StreamStates)]
     if len(streams) == len(parts):
         return joined_streams(streams)

@@ -23,7 +23,7 @@ from ..arrays.device import module_of, put
 from ..arrays.types import Floats
 from ..backend.interface import Backend
 from ..data.non_finite import may_underflow, non_finite_error
-from ..data.stream_states import StreamStates
+from ..data.states import States
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -157,7 +157,7 @@ class Summands:
         """The squares of the features, where these are summands themselves."""
         with np.errstate(over="ignore", invalid="ignore"):
             tokens = samples.tokens
-            sums = tokens.sizes() if isinstance(tokens, StreamStates) else tokens
+            sums = tokens.sizes() if isinstance(tokens, States) else tokens
             s, z = replace(samples, tokens=sums).rows()
             w = put(samples.weight_of_each(), like=z)
             of_features = ((s**2).T @ (z**2 * w[:, None])).reshape(-1)
