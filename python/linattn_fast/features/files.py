@@ -20,6 +20,8 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.types import Array
+from ..data.mapped import Map, TokenMap
+from ..maps.stored import given_again, map_meta, map_of
 from .features import Features
 from .states import StateFeatures, features_of_states
 
@@ -113,7 +115,10 @@ def read(
 def feature_meta(features: Features) -> dict[str, Any]:
     """Entries of the meta data that say what features are made of."""
     states = features.shape._asdict() if isinstance(features, StateFeatures) else None
-    return {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
+    meta = {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
+    if features.map is not None:
+        meta["map"] = {"of": features.map.d, **map_meta(features.map.map)}
+    return meta
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
@@ -123,13 +128,22 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     return {"pairs": features.pairs, "queries": features.queries}
 
 
-def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]) -> Features:
-    """Take those entries out of ``arrays``; older files do not say why features are left out."""
+def read_features(
+    path: PathLike, meta: dict[str, Any], arrays: dict[str, Array], own: Map | None = None
+) -> Features:
+    """Take those entries out of ``arrays``; older files do not say why features are left out.
+
+    ``own`` is the map of tokens, where it is one that the file could not keep.
+    """
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
         if (states := meta.get("states")) is not None:  # older files know of tokens alone
             return features_of_states(states["memory"], states["query"], states["symmetric"])
         features = Features(d, pairs, queries) if len(pairs) else Features(d)
-        return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
-    except (TypeError, ValueError) as error:
+        features = features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
+        if (given := meta.get("map")) is not None:  # older files have none
+            kept = map_of({name: value for name, value in given.items() if name != "of"})
+            features = features.mapped_by(TokenMap(given_again(kept, own), int(given["of"]), d))
+        return features
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"path: {path} holds features that are not whole ({error})") from None

@@ -17,13 +17,16 @@ from ..certificate.certifying import (
     counted_on_data,
     require_certificate_memory,
 )
+from ..data.mapped import Map, as_map, with_intercept
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions
-from ..features.features import Features
+from ..features.features import Features, map_of_features
 from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
 from ..problem.interface import ShowProgress
+from ..problem.mapped import mapped_problem
+from ..problem.streamed import Streamed
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
 from ..solvers.blocks.solver import factorise_partition
 from ..solvers.costs import seconds_worth_cutting
@@ -43,6 +46,8 @@ def certify(
     spectrum: bool = False,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
+    map: Map | None = None,
+    intercept: bool = False,
 ) -> Certificate:
     """Certify that tokens, or accumulated moments, determine a linear attention layer.
 
@@ -60,6 +65,8 @@ def certify(
     progress
         True shows a bar while moments are accumulated; a function is called with the sequences done
         and their number.
+    map, intercept
+        As for :func:`linattn_fast.fit`.
 
     Returns
     -------
@@ -86,23 +93,40 @@ def certify(
     Bar(0, "", progress)  # checked before any work
     with on_device(device_of(Z)), np.errstate(all="ignore"):  # what overflows is refused
         if isinstance(Z, Moments):
-            if offsets is not None or sample_weight is not None or features is not None:
+            others = (offsets, sample_weight, features, map)
+            if any(each is not None for each in others) or intercept:
                 raise ValueError(
-                    "offsets, sample_weight, features: moments carry their own data; give Z alone"
+                    "offsets, sample_weight, features, map, intercept: moments carry their own "
+                    "data; give Z alone"
                 )
             require_certificate_memory(Z.features, Z.n_samples, memory_limit)
             return certificate_from(Z, spectrum=spectrum)
-        samples = Samples.checked(
-            Z,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            positions=as_positions(positions),
-            features=features,
-            d_out=0,
-        )
-        problem = InMemory.of(samples, backend)
-        if spectrum:
-            return _by_moments(problem, memory_limit, progress, spectrum=True)
+        where = as_positions(positions)
+        chosen = with_intercept(as_map(map), intercept) or map_of_features(features)
+        if chosen is None:
+            samples = Samples.checked(
+                Z,
+                offsets=offsets,
+                sample_weight=sample_weight,
+                positions=where,
+                features=features,
+                d_out=0,
+            )
+            problem: InMemory | Streamed = InMemory.of(samples, backend)
+        else:
+            problem = mapped_problem(
+                Z,
+                None,
+                chosen,
+                offsets=offsets,
+                sample_weight=sample_weight,
+                positions=where,
+                features=features,
+                backend=backend,
+                d_out=0,
+            )
+        if spectrum or isinstance(problem, Streamed):
+            return _by_moments(problem, memory_limit, progress, spectrum=spectrum)
         return _certified(problem, memory_limit, progress)
 
 
@@ -125,9 +149,15 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgre
 
 
 def _by_moments(
-    problem: InMemory, memory_limit: int | None, progress: ShowProgress, *, spectrum: bool
+    problem: InMemory | Streamed,
+    memory_limit: int | None,
+    progress: ShowProgress,
+    *,
+    spectrum: bool,
 ) -> Certificate:
     """Certify from a factorisation of the second moment."""
+    assert problem.n_samples is not None
+    assert problem.read is not None
     require_certificate_memory(problem.features, problem.n_samples, memory_limit)
     moments = problem.moments(progress)
     factor = certifying_factor(moments, problem.read, memory_limit)

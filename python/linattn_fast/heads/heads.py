@@ -13,22 +13,26 @@ other sizes, V_h (d_out, d_v) and Q_h (d_k, d_q).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
 
-from ..arrays.device import device_of, frozen, on_own_device, put, to_host
+from ..arrays.device import device_of, frozen, module_of, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
+from ..data.mapped import Map, TokenMap, as_map
 from ..data.states import States, require_last
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
 from ..features.states import state_coefficients
 from ..linalg.factors import EPS
+from ..maps.feature_map import FeatureMap
+from ..maps.stored import told
 from ..system.machine import same_bits
 from .generation import generated
 from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
@@ -93,6 +97,9 @@ class Heads:
         Queries, (H, d, d); (H, d_k, d_q) for layers on states.
     recovery
         How they were found; None for heads made by hand.
+    map
+        What tokens are mapped by before the layer sees them, see :mod:`linattn_fast.maps`; None for
+        nothing. V and Q are for mapped tokens, and d is the number of their coordinates.
 
     Notes
     -----
@@ -108,7 +115,14 @@ class Heads:
     array([[35.]])
     """
 
-    def __init__(self, V: object, Q: object, recovery: Recovery | None = None) -> None:
+    def __init__(
+        self,
+        V: object,
+        Q: object,
+        recovery: Recovery | None = None,
+        *,
+        map: Map | None = None,
+    ) -> None:
         self.V = as_matrix(V, "V", 3)
         self.Q = put(as_matrix(Q, "Q", 3), like=self.V)
         H, d_out, d = self.V.shape
@@ -125,7 +139,28 @@ class Heads:
             raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
         frozen(self.V)
         frozen(self.Q)
-        self._recovery = recovery
+        self._recovery, self._map = recovery, as_map(map)
+
+    @property
+    def map(self) -> Map | None:
+        """What tokens are mapped by before the layer sees them; None for nothing."""
+        return self._map
+
+    @property
+    def constant_coordinate(self) -> int | None:
+        """The coordinate of mapped tokens that is always 1, which makes biases; None without one.
+
+        V_h[:, j] and Q_h[j, :] of that coordinate j are what the layer has beside its linear part.
+        """
+        return self._map.constant(self.d) if isinstance(self._map, FeatureMap) else None
+
+    def mapped_by(self, token_map: TokenMap | None) -> Heads:
+        """Heads with these V and Q that map tokens first; they share their arrays."""
+        if token_map is None:
+            return self
+        heads = Heads.__new__(Heads)
+        vars(heads).update(vars(self), _map=token_map.map)
+        return heads
 
     @property
     def device(self) -> int | None:
@@ -146,7 +181,7 @@ class Heads:
         """Put the heads where another object is; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
-        return Heads(put(self.V, like), put(self.Q, like), self.recovery)
+        return Heads(put(self.V, like), put(self.Q, like), self.recovery, map=self.map)
 
     @property
     def recovery(self) -> Recovery | None:
@@ -205,20 +240,25 @@ class Heads:
     def __getitem__(self, index: slice) -> Heads: ...
     def __getitem__(self, index: int | slice) -> tuple[Floats, Floats] | Heads:
         if isinstance(index, slice):
-            return Heads(self.V[index], self.Q[index])
+            return Heads(self.V[index], self.Q[index], map=self.map)
         return self.V[index], self.Q[index]
 
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
         """Yield (V_h, Q_h)."""
         return zip(self.V, self.Q, strict=True)
 
-    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Heads], tuple[object, ...]]:
         """Pickle by value, so that copies are checked and read-only too."""
-        return Heads, (self.V, self.Q, self.recovery)
+        if self.map is None:
+            return Heads, (self.V, self.Q, self.recovery)
+        return partial(Heads, map=self.map), (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
         if self.takes_tokens:
-            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+            mapped = "" if self.map is None else f", map={told(self.map)}"
+            if self.constant_coordinate is not None:
+                mapped += f", coordinate {self.constant_coordinate} constant"
+            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out}{mapped})"
         sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
         return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
 
@@ -256,7 +296,9 @@ class Heads:
         positions = as_positions(positions)
         tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
-        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, positions)
+        engine = get_backend(backend, tokens, self)
+        parts = [engine.heads(self.V, self.Q, part, positions) for part in self._mapped(tokens)]
+        y = parts[0] if len(parts) == 1 else module_of(parts[0]).concatenate(parts)
         answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
         return answer
 
@@ -264,13 +306,25 @@ class Heads:
         """Check a batch that the layer is to be applied to."""
         if not isinstance(Z, States):
             self.require_tokens("Z")
-            return as_tokens(Z, offsets, d=self.d)
+            return as_tokens(Z, offsets, d=self.d if self.map is None else None)
         if Z.kind.matrix != (self.d_v, self.d_k) or Z.kind.query != self.d_q:
             raise ValueError(f"Z: {self._on_states} are needed, got ({Z.kind})")
         if offsets is not None:
             raise ValueError("offsets: states have none; they are for rows of tokens")
         require_last(Z, positions)
         return Z
+
+    def _mapped(self, tokens: Tokens) -> Iterator[Tokens]:
+        """The tokens that the layer sees: mapped, a part of them at a time."""
+        if self.map is None:
+            return iter([tokens])
+        token_map = TokenMap.tried(self.map, tokens)
+        if token_map.width != self.d:
+            raise ValueError(
+                f"Z: mapped tokens must have d = {self.d} coordinates; {told(self.map)} makes "
+                f"{token_map.width} of the {tokens.d} that these have"
+            )
+        return token_map.parts(tokens)
 
     @on_own_device
     @same_bits
@@ -383,6 +437,11 @@ class Heads:
             Called on tokens; its parameters are ``V`` and ``Q``.
         """
         self.require_tokens("to_torch")
+        if self.map is not None:
+            raise ValueError(
+                f"to_torch: tokens are mapped by {told(self.map)}, which the module would not do; "
+                "Heads(heads.V, heads.Q).to_torch() is the layer for mapped tokens"
+            )
         from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
@@ -423,7 +482,7 @@ class Heads:
         """
         if self.device is not None:
             return self.get().normalized().put(self)
-        return Heads(*normal_form(self.V, self.Q), self.recovery)
+        return Heads(*normal_form(self.V, self.Q), self.recovery, map=self.map)
 
     @same_bits
     def distance(self, other: Heads, *, symmetric: bool | None = None) -> float:
@@ -494,13 +553,19 @@ class Heads:
                [0.15625, 0.     ]])
         """
         self.require_tokens("generate")
+        if self.map is not None:
+            raise ValueError(
+                f"generate: tokens are mapped by {told(self.map)}, and outputs are not; append "
+                "heads(Z) to Z to go on from them"
+            )
         return generated(self.V, self.Q, Z0, steps, round, backend, like)
 
 
 def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
     """Make heads of arrays on the host that nothing else holds, without checking them again."""
     heads = Heads.__new__(Heads)
-    heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
+    heads.V, heads.Q = np.ascontiguousarray(V), np.ascontiguousarray(Q)
+    heads._recovery, heads._map = recovery, None
     heads.V.setflags(write=False)
     heads.Q.setflags(write=False)
     return heads

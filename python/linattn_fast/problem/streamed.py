@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
-from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
+from ..data.sources import Batch, Peeked, Source, batch_bytes_for
 from ..data.states import States, joined_states
 from ..data.tokens import Tokens, as_tokens, require_positive
 from ..exact.modular_features import ModularData
@@ -59,23 +58,18 @@ class Streamed:
     @property
     def n_samples(self) -> int | None:
         """See :attr:`Problem.n_samples`: stored arrays tell it."""
-        if not isinstance(self.source, StoredArrays):
-            return None
-        if self.positions == "last":
-            return self.source.total
-        return int(np.prod(self.source.Z.shape[:-1], dtype=np.int64))
+        return self.source.n_samples(self.positions)
 
     @property
     def n_columns(self) -> int | None:
         """See :attr:`Problem.n_columns`."""
-        known = isinstance(self.source, StoredArrays) and self.positions == "all"
-        return self.source.total if known else self.n_samples
+        known = self.n_samples
+        return known if known is None or self.positions != "all" else self.source.total
 
     @property
     def bytes_to_gather(self) -> int:
         """See :attr:`Problem.bytes_to_gather`."""
-        source = self.source
-        return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
+        return self.source.nbytes
 
     @property
     def note(self) -> str:
@@ -205,39 +199,28 @@ def streamed(
     features: Features | None,
     backend: str,
     precision: Precision,
+    d_out: int | None = None,
 ) -> Streamed | InMemory:
-    """Make a problem of a source, whose first batch tells d and d_out; in memory if small."""
+    """Make a problem of a source, whose first batch tells d and d_out; in memory if small.
+
+    ``d_out`` is 0 where there are no targets.
+    """
     batches = source.read()
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     of_states = features if isinstance(features, StateFeatures) else None
-    some = checked_batch(first, positions, of_states, d=None, d_out=None)
-    assert some.targets is not None
-    warn_of_padding(some.tokens, positions)
-    warn_of_layout(some.tokens, some.targets, positions)
+    some = checked_batch(first, positions, of_states, d=None, d_out=d_out)
+    if features is None or features.map is None:  # of mapped tokens, zeros say nothing
+        warn_of_padding(some.tokens, positions)
+        if some.targets is not None:
+            warn_of_layout(some.tokens, some.targets, positions)
     chosen = some.features if features is None else as_features(features, some.tokens.d)
-    small = isinstance(source, StoredArrays) and source.nbytes <= source.batch_bytes
-    if isinstance(source, StoredArrays):
-        size = batch_bytes_for(compact_bytes(chosen, some.d_out, positions))
-        source = replace(source, batch_bytes=size)
-    elif not source.rereadable:
+    small = 0 < source.nbytes <= batch_bytes_for(0)
+    if source.rereadable:
+        source = source.resized(compact_bytes(chosen, some.d_out, positions))
+    else:
         source = Peeked(first, batches, total=source.total)
     engine = get_backend(backend, some.tokens)
     problem = Streamed(source, some.tokens.d, some.d_out, positions, engine, precision, chosen)
     return problem.gathered() if small else problem
-
-
-@dataclass
-class Peeked:
-    """A source that can be read only once, with its first batch put back."""
-
-    first: Batch
-    rest: Iterator[Batch]
-    unit: str = "batches"
-    total: int | None = None
-    rereadable: bool = False
-
-    def read(self) -> Iterator[Batch]:
-        """Yield all batches."""
-        return chain([self.first], self.rest)
