@@ -21,6 +21,7 @@ from .backend.choice import BackendInfo, backends
 from .certificate.certificate import Certificate
 from .data.data_warnings import DataWarning, InterpolationWarning, LayoutWarning, PaddingWarning
 from .data.states import States
+from .data.streams import Streams
 from .features.cubic import cubic_features, paper_features
 from .features.features import Features
 from .fitting.call import fit
@@ -68,6 +69,7 @@ __all__ = [
     "Recovery",
     "RidgePath",
     "States",
+    "Streams",
     "backends",
     "certify",
     "choose_alpha",

@@ -144,7 +144,9 @@ def test_tokens_and_states_are_not_mistaken_for_each_other(arrays):
     on_states = la.fit(states, y, alpha=0.1)
     tokens = np.ones((12, 1, 11))  # as many coordinates as a state has as a token
     on_tokens = la.fit(np.random.default_rng(0).standard_normal((12, 3, 2)), y, alpha=0.1)
-    with pytest.raises(TypeError, match=r"^Z: States \(memory 3 x 2, query 4\) are needed"):
+    with pytest.raises(
+        TypeError, match=r"^Z: States or Streams \(memory 3 x 2, query 4\) are needed"
+    ):
         on_states.predict(tokens)
     with pytest.raises(TypeError, match=r"^Z: States .* are needed, got list"):
         on_states.certificate.covers(tokens.tolist())
@@ -154,7 +156,9 @@ def test_tokens_and_states_are_not_mistaken_for_each_other(arrays):
         la.Moments(2, 1).update(states, y)
     with pytest.raises(TypeError, match=r"^Z: States .* are needed, got ndarray"):
         la.Moments.of_states((3, 2), 4, 1).update(tokens, y)
-    with pytest.raises(ValueError, match=r"^Z: States \(memory 3 x 2, query 4\) .* \(memory 6,"):
+    with pytest.raises(
+        ValueError, match=r"^Z: States or Streams \(memory 3 x 2, query 4\) .* \(memory 6,"
+    ):
         on_states.predict(la.States(arrays[0].reshape(12, 6), arrays[1]))
 
 

@@ -15,7 +15,12 @@ from ..data.non_finite import non_finite_error
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import Accumulation, summand_sizes
+from ..features.accumulation import (
+    Accumulation,
+    roundings_of_sizes,
+    sizes_are_apart,
+    summand_sizes,
+)
 from ..features.cubic import head_coefficients
 from ..features.samples import Samples
 from ..system.machine import get_num_threads, unknown_blas
@@ -115,6 +120,11 @@ class CpuBackend:
             raise non_finite_error(tokens) from None
         if not found.finite:  # S was, so this has overflowed
             raise non_finite_error(tokens, others=sizes_of(samples))
+        wide, narrow = found.roundings
+        underflow = found.underflow
+        sizes = None if chosen.everything else found.sizes
+        if sizes_are_apart(samples):
+            sizes, wide = summand_sizes(samples), max(wide, roundings_of_sizes(samples.n_samples))
         return Totals(
             found.gram.reshape(shape),
             found.cross,
@@ -122,9 +132,9 @@ class CpuBackend:
             n_samples=samples.n_samples,
             total_weight=samples.total_weight,
             accumulation=Accumulation(
-                *found.roundings, samples.longest, found.underflow, samples.largest_weight
+                wide, narrow, samples.longest, underflow, samples.largest_weight
             ),
-            magnitudes=None if chosen.everything else found.sizes,
+            magnitudes=sizes,
             scalar_targets=samples.scalar_targets,
         )
 

@@ -14,7 +14,7 @@ from ..data.non_finite import non_finite_error
 from ..data.states import States
 from ..data.tokens import Tokens
 from ..features import compact
-from ..features.accumulation import Accumulation, summand_sizes
+from ..features.accumulation import Accumulation, sizes_are_apart, summand_sizes
 from ..features.samples import Samples
 from ..system.progress import Progress
 from .interface import Precision, divergence_error, require_finite_outputs, sizes_of
@@ -128,7 +128,7 @@ class NumpyBackend:
                 done += len(s)
                 if progress is not None:
                     progress(done)
-            if not chosen.everything:
+            if not chosen.everything or sizes_are_apart(samples):
                 magnitudes = summand_sizes(samples)
         totals = [gram, cross, energy, *([] if magnitudes is None else [magnitudes])]
         if not all(np.isfinite(total).all() for total in totals):

@@ -40,8 +40,9 @@ class Totals:
     accumulation: Accumulation
     """How the Gram and the magnitudes were rounded."""
     magnitudes: Floats | None = None
-    """(n_pairs, n_queries): sum w S_jj S_kk z_l^2, with as many roundings as the Gram of
-    chosen features; None where all features take part, whose Gram has it."""
+    """(n_pairs, n_queries): sum w S_jj S_kk z_l^2, or for streams sum w A_jk^2 c_l^2 with A the sum
+    of absolute values, with as many roundings as the Gram of chosen features; None where all
+    features of tokens take part, whose Gram has it, and for states, which are not summed."""
     scalar_targets: bool = False
     """Whether all targets came without an axis of outputs."""
 
@@ -84,7 +85,9 @@ def _merged(parts: Sequence[Totals]) -> Totals:
     how = reduce(Accumulation.merged, (part.accumulation for part in parts))
     if not keeps_subnormals():
         how = how._replace(underflow=True)
-    sizes = [part.magnitudes for part in parts if part.magnitudes is not None]
+    sizes: list[Floats] = []
+    if any(part.magnitudes is not None for part in parts):
+        sizes = [_magnitudes(part) for part in parts]
     return Totals(
         gram=_added([part.gram for part in parts]),
         cross=_added([part.cross for part in parts]),
@@ -95,6 +98,19 @@ def _merged(parts: Sequence[Totals]) -> Totals:
         magnitudes=_added(sizes) if sizes else None,
         scalar_targets=all(part.scalar_targets for part in parts),
     )
+
+
+def _magnitudes(part: Totals) -> Floats:
+    """Sizes of summands, (n_pairs, n_queries): of states, the Gram's diagonal where none are apart.
+
+    Parts with and without magnitudes come together only for states, whose features are summands.
+    """
+    if part.magnitudes is not None:
+        return part.magnitudes
+    _, queries, pairs = part.cross.shape
+    square = [np.cumsum([0, *range(n, 1, -1)]) for n in (pairs, queries)]  # of (u, u), of (l, l)
+    found: Floats = part.gram[np.ix_(*square)]
+    return found
 
 
 def _added(arrays: Sequence[Array]) -> Array:

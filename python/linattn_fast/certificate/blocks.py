@@ -100,6 +100,7 @@ def _short(
 ) -> tuple[Verdict, str]:
     """Judge data that is numerically short of rank: is that proved, for all or for a block?"""
     data, samples = problem.modular, problem.samples
+    assert data is not None  # blocks are of tokens
     p = data.features.count
     absent, exactly = absent_features(data, BUDGET)
     if absent:

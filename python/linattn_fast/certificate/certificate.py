@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 
 from ..arrays.device import module_of, on_device, to_host
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Array, Floats, Positions
+from ..data.attending import Attending, attended
 from ..data.tokens import Tokens, as_positions
 from ..features.features import Features
 from ..features.left_out import unless_left_out
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = Literal["identifiable", "not identifiable", "undecided"]
 
 
-class _Asked(TypedDict, total=False):
+class _Asked(Attending, total=False):
     """The arguments of :meth:`Certificate.covers` that every form of it takes."""
 
     offsets: object
@@ -146,9 +147,13 @@ class Certificate:
             )
         return self.determined
 
-    def _queries(self, Z: object, offsets: object, positions: object) -> tuple[Tokens, Positions]:
+    def _queries(
+        self, Z: object, offsets: object, positions: object, attending: Attending
+    ) -> tuple[Tokens, Positions]:
         where = self.positions if positions is None else as_positions(positions)
-        return self.features.batch(Z, offsets, where), where
+        Z, offsets = attended(Z, offsets, where, **attending)
+        tokens = self.features.batch(Z, offsets, where)
+        return tokens, tokens.asked(where)
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
@@ -191,6 +196,7 @@ class Certificate:
         tol: float | None = None,
         return_residual: bool = False,
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Array | list[Array] | tuple[Array | list[Array], Floats | list[Floats]]:
         """Is the prediction at Z determined: does every best fit give the same?
 
@@ -209,7 +215,7 @@ class Certificate:
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`
-            where the data was states.
+            or :class:`Streams` where the data was such.
         positions
             Which tokens query; by default as in the data.
         tol
@@ -219,6 +225,9 @@ class Certificate:
             Return that distance as well.
         like
             An array in whose library the result is wanted; see :func:`linattn_fast.convert`.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of tokens, as for
+            :func:`linattn_fast.fit`; masked tokens have no answer, which is False, or 0.
 
         Returns
         -------
@@ -231,7 +240,7 @@ class Certificate:
         ValueError
             The certificate was loaded, pickled, or made without moments; see the notes above.
         """
-        tokens, where = self._queries(Z, offsets, positions)
+        tokens, where = self._queries(Z, offsets, positions, attending)
         if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
             raise ValueError(f"tol: a number from 0 up to but not 1 is needed, got {tol!r}")
         converted = conversion_to(like)
@@ -256,6 +265,7 @@ class Certificate:
         offsets: object = None,
         positions: Positions | None = None,
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Floats | list[Floats]:
         """Compute h' Lambda^+ h at each query of Z; infinite where the data determines nothing.
 
@@ -266,7 +276,7 @@ class Certificate:
 
         Parameters
         ----------
-        Z, offsets, positions, like
+        Z, offsets, positions, like, attending
             As for :meth:`covers`.
 
         Returns
@@ -274,7 +284,7 @@ class Certificate:
         array or list
             (N,) for "last", otherwise one a token in the form of Z.
         """
-        tokens, where = self._queries(Z, offsets, positions)
+        tokens, where = self._queries(Z, offsets, positions, attending)
         converted = conversion_to(like)
         leverages = self._leverages(tokens, where)
         answer: Floats | list[Floats] = converted(tokens.per_query(leverages, where))
@@ -291,12 +301,13 @@ class Certificate:
         offsets: object = None,
         positions: Positions | None = None,
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Floats | list[Floats]:
         """Bound how far predictions at Z can be apart, in each output.
 
         Parameters
         ----------
-        Z, offsets, positions, like
+        Z, offsets, positions, like, attending
             As for :meth:`covers`.
         eps
             Any two layers with mean squared training errors of at most eps differ by at most
@@ -334,7 +345,7 @@ class Certificate:
             factor = factor_for_errors(eps)
         if noise is not None:
             factor = factor_for_noise(noise, confidence, self.noise_samples)
-        tokens, where = self._queries(Z, offsets, positions)
+        tokens, where = self._queries(Z, offsets, positions, attending)
         converted = conversion_to(like)
         leverage = self._leverages(tokens, where)
         with on_device(self.device):

@@ -106,7 +106,7 @@ def counted_on_data(samples: Samples) -> Certificate:
     """Certificate of data at hand that has fewer samples than features."""
     n, weights, p = samples.n_samples, samples.weights, samples.features.count
     determined = DeterminedRange(samples.features, None, samples)
-    counted = certificate_by_counting(n, samples.positions, samples.noise_samples, determined)
+    counted = certificate_by_counting(n, samples.given_positions, samples.noise_samples, determined)
     if weights is None or (weights > 0).all():
         return counted
     count = int((samples.weight_of_each() > 0).sum())

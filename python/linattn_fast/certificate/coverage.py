@@ -158,7 +158,7 @@ class Coverage:
     @on_own_device
     def covered(self, tokens: Tokens, positions: Positions, most: float = 0.0) -> Array:
         """Which queries are in the range up to rounding, (rows,); ``most`` as for ``covers``."""
-        longest = int(tokens.lengths.max())
+        longest = tokens.longest
         parts = [self.covers(x, g, longest, most) for x, g in self._pieces(tokens, positions)]
         covered: Array = module_of(*parts).concatenate(parts)
         return covered

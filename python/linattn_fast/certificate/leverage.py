@@ -35,6 +35,7 @@ from ..arrays.device import module_of, put
 from ..arrays.floats import UNIT, gamma
 from ..arrays.types import Array, Floats, Mask, Positions
 from ..data.non_finite import may_underflow, non_finite_error
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features.compact import pair_table
 from ..features.features import Features, samples_of
@@ -93,6 +94,8 @@ def with_summands(
 
     Features that are not sums are their own sizes.
     """
+    if isinstance(tokens, StreamStates):
+        return features.of(tokens, positions), features.of(tokens.sizes(), positions)
     if not features.sums_cancel:
         h = features.of(tokens, positions)
         return h, module_of(h).abs(h)
@@ -140,7 +143,7 @@ def leverages_of(
     bound: LeverageBound | None, features: Features, tokens: Tokens, positions: Positions
 ) -> Floats:
     """Bound the leverage of each query, (rows,); infinite without a bound, but 0 where h is 0."""
-    longest = int(tokens.lengths.max())
+    longest = tokens.longest
     small = may_underflow(tokens)
     parts = []
     for h, g in summands_of(features, tokens, positions):

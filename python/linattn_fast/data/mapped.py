@@ -116,7 +116,7 @@ class TokenMap:
                 f"{self.name}: it returns {mapped.shape[1]} coordinates for the tokens of {where}, "
                 f"and {self.width} for the first ones"
             )
-        storage = tokens.restore(mapped)
+        storage = Tokens.restore(tokens, mapped)  # of masked tokens, those that exist
         made = Tokens(tuple(storage) if isinstance(storage, list) else storage, tokens.offsets)
         on_host = made.device is None
         if not (all_finite(mapped) if on_host else module_of(mapped).isfinite(mapped).all()):

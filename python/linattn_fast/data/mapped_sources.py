@@ -102,7 +102,8 @@ class MappedStream:
             y = batch.y
             if y is not None:
                 y = as_targets(y, tokens, self.positions)
-            yield batch._replace(Z=self.map.of(tokens), y=y, offsets=None)
+            weights = tokens.given_weights(batch.sample_weight)
+            yield batch._replace(Z=self.map.of(tokens), y=y, offsets=None, sample_weight=weights)
 
 
 def mapped_batch(
@@ -125,7 +126,8 @@ def mapped_batch(
     if d_out == 0 and y is not None:
         raise ValueError("y: there are no outputs, d_out = 0, so no targets are taken")
     targets = None if d_out == 0 else as_targets(y, tokens, positions, d_out=d_out)
-    return MappedTokens(tokens, targets, as_weights(sample_weight, len(tokens)), token_map)
+    weights = as_weights(tokens.given_weights(sample_weight), len(tokens))
+    return MappedTokens(tokens, targets, weights, token_map)
 
 
 def mapped_stream(source: Source, value: Map, positions: Positions) -> MappedStream:

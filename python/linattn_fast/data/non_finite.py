@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.device import module_of, to_host
+from ..arrays.floats import all_finite
 from ..arrays.types import Array
 from .states import States
+from .stream_states import StreamStates
 from .tokens import Tokens
 
 _NUMBERS_AT_ONCE = 1 << 17
@@ -42,8 +44,11 @@ def non_finite_error(
 
     ``others`` are the names and sizes of the other factors in the products.
     """
-    if isinstance(tokens, States) and (error := _in_states(tokens)) is not None:
-        return error
+    if isinstance(tokens, States):
+        error = _in_streams(tokens) if isinstance(tokens, StreamStates) else _in_states(tokens)
+        if error is not None:
+            return error
+        return _too_large(tokens, name, others)
     for i in range(first, len(tokens)):
         sequence = to_host(tokens.sequence(i))
         finite = np.isfinite(sequence)
@@ -53,6 +58,11 @@ def non_finite_error(
             return ValueError(
                 f"{name}: must be finite, got {value} in sequence {i}, token {t}, coordinate {j}"
             )
+    return _too_large(tokens, name, others)
+
+
+def _too_large(tokens: Tokens, name: str, others: dict[str, float] | None) -> ValueError:
+    """The error for finite values whose products are not."""
     sizes = "".join(f", with {what} up to {size:.3g}" for what, size in (others or {}).items())
     largest = largest_size(tokens)
     return ValueError(
@@ -75,14 +85,47 @@ def _in_states(states: States) -> ValueError | None:
     return None
 
 
+def _in_streams(states: StreamStates) -> ValueError | None:
+    """Say where the first NaN or infinity of keys, values or queries is; None if there is none."""
+    for name, batch in (("keys", states.keys), ("values", states.values)):
+        if batch is None or all(map(all_finite, batch.arrays)):
+            continue
+        for i, sequence in enumerate(batch):
+            finite = np.isfinite(sequence)
+            if not finite.all():
+                t, j = (int(k) for k in np.argwhere(~finite)[0])
+                return ValueError(
+                    f"{name}: must be finite, got {sequence[t, j]} in sequence {i}, row {t} of "
+                    f"those that exist, coordinate {j}"
+                )
+    if not all_finite(states.query):
+        row, j = (int(k) for k in np.argwhere(~np.isfinite(states.query))[0])
+        return ValueError(
+            f"queries: must be finite, got {states.query[row, j]} in a query of sequence "
+            f"{int(states.sequences[row])}, coordinate {j}"
+        )
+    return None
+
+
 def may_underflow(tokens: Tokens) -> npt.NDArray[np.bool_]:
     """Which sequences have numbers so small that their products may underflow, (N,)."""
+    if isinstance(tokens, StreamStates):
+        safe = all(map(_has_no_small, tokens.arrays)) and not _gates_vanish(tokens)
+        return np.full(len(tokens), not safe)
     small = np.zeros(len(tokens), dtype=bool)
     if all(_has_no_small(array) for array in tokens.arrays):
         return small
     for i, sequence in enumerate(tokens):
         small[i] = not _has_no_small(sequence)
     return small
+
+
+def _gates_vanish(states: StreamStates) -> bool:
+    """Whether a product of the gates of a sequence may be too small for its summands."""
+    if states.gates is None:
+        return False
+    smallest = float(states.gates.min(initial=1.0, where=states.gates > 0))
+    return bool(states.longest * np.log2(smallest) < np.log2(_SMALLEST_TOKEN))
 
 
 def _has_no_small(array: Array) -> bool:

@@ -36,7 +36,7 @@ def score_of(
 ) -> float:
     """R^2 of predictions (samples, d_out) for targets and weights in any form that users give."""
     targets = as_targets(y, tokens, positions, d_out=predicted.shape[1])
-    weights = as_weights(sample_weight, len(tokens))
+    weights = as_weights(tokens.given_weights(sample_weight), len(tokens))
     if weights is not None:
         require_positive(float(weights.max()))
         if positions != "last":

@@ -26,6 +26,7 @@ from ..arrays.libraries import axes_of, exports_memory
 from ..arrays.types import Array, Floats, Positions
 from .memory_map import copy_of
 from .states import States
+from .streams import Streams
 from .tokens import Tokens, as_offsets, as_weights, require_form
 
 BATCH_BYTES = 32 << 20
@@ -112,7 +113,7 @@ def _looks_like_a_batch(item: object) -> bool:
     if not isinstance(item, list | tuple) or len(item) not in (2, 3):
         return False
     first = item[0]
-    if isinstance(first, States):
+    if isinstance(first, States | Streams):
         return True
     if hasattr(first, "shape") or exports_memory(first):
         return axes_of(first) >= 2
@@ -122,7 +123,9 @@ def _looks_like_a_batch(item: object) -> bool:
 def is_batches(value: object) -> bool:
     """Tell an iterable of batches from a batch."""
     if isinstance(value, list | tuple):
-        return len(value) > 0 and (isinstance(value[0], States) or _looks_like_a_batch(value[0]))
+        return len(value) > 0 and (
+            isinstance(value[0], States | Streams) or _looks_like_a_batch(value[0])
+        )
     if isinstance(value, np.ndarray | Tokens | str | bytes | Mapping | set | frozenset):
         return False
     if hasattr(value, "__array__") or hasattr(value, "shape") or exports_memory(value):
@@ -201,7 +204,7 @@ def unpacked(item: object, i: int) -> Batch:
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         weight = item[2] if len(item) == 3 else None
         return Batch(item[0], item[1], None, weight, i + 1, where)
-    if hasattr(item, "shape") or exports_memory(item) or isinstance(item, States):
+    if hasattr(item, "shape") or exports_memory(item) or isinstance(item, States | Streams):
         return Batch(item, None, None, None, i + 1, where)
     size = f" of {len(item)}" if isinstance(item, list | tuple) else ""
     raise TypeError(

@@ -105,6 +105,9 @@ class States(Tokens):
     """The query of each state, (N, d_q)."""
     symmetric: bool
     """Whether only the entries j <= k of the memory are used."""
+    are_tokens = False
+    summed = False
+    """Whether the memory is summed from keys and values, which may cancel."""
 
     def __init__(self, memory: object, query: object, *, symmetric: bool = False) -> None:
         M = as_floats(memory, "memory")
@@ -145,7 +148,7 @@ class States(Tokens):
     def __repr__(self) -> str:
         return f"States({len(self)} states, {self.kind})"
 
-    def __reduce__(self) -> tuple[Callable[..., States], tuple[Array, Array, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., States], tuple[object, ...]]:
         """Pickle the arrays; tokens made of them are made again where they are needed."""
         return _known_states, (self.memory, self.query, self.symmetric)
 
@@ -239,6 +242,10 @@ class States(Tokens):
         """The memory and the query, with everything that was given."""
         return self.memory, self.query
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them: a state has one query."""
+        return "last"
+
     @property
     def lengths(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Number of tokens in each sequence: one."""
@@ -298,8 +305,8 @@ def _require_symmetric(memory: Array) -> None:
 
 
 def require_last(tokens: Tokens, positions: Positions) -> None:
-    """Raise where every token of a sequence is to query, and the data is states."""
-    if isinstance(tokens, States) and positions != "last":
+    """Raise where every token of a sequence is to query, and the data is states as they are."""
+    if isinstance(tokens, States) and not tokens.summed and positions != "last":
         raise ValueError(
             f"positions: a state has one query, so 'last' is needed, got {positions!r}"
         )

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,8 @@ class Tokens:
     offsets: npt.NDArray[np.int64] | None = None
     scalar: bool = False
     """Whether these are targets that came without an axis of outputs, which means one."""
+    are_tokens: ClassVar[bool] = True
+    """Whether these are tokens, and not states in their place."""
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -161,6 +163,18 @@ class Tokens:
         """Number of bytes of all sequences together."""
         return sum(array.nbytes for array in self.arrays)
 
+    def asked(self, positions: Positions) -> Positions:
+        """Positions as sums over samples take them."""
+        return positions
+
+    def given_rows(self, given: object, name: str) -> object:
+        """What was given for each query, in a form that :func:`as_targets` knows."""
+        return given
+
+    def given_weights(self, sample_weight: object) -> object:
+        """Weights in a form that :func:`as_weights` knows."""
+        return sample_weight
+
     def n_samples(self, positions: Positions) -> int:
         """Number of queries: one per sequence for "last", else one per token."""
         return len(self) if positions == "last" else self.n_rows
@@ -198,7 +212,7 @@ class Tokens:
         return self.per_query(rows, positions)
 
 
-def _is_ragged(value: object) -> bool:
+def is_ragged(value: object) -> bool:
     """Tell a list of sequences from everything else by its first item."""
     if not isinstance(value, list | tuple) or len(value) == 0:
         return False
@@ -223,10 +237,10 @@ def _as_list(value: Any, name: str) -> tuple[Array, ...]:
             )
         if array.shape[0] == 0:
             raise ValueError(f"{name}[{i}]: the sequence is empty; at least one token is needed")
-    return _alike(arrays)
+    return alike(arrays)
 
 
-def _alike(arrays: list[Array]) -> tuple[Array, ...]:
+def alike(arrays: list[Array]) -> tuple[Array, ...]:
     """The arrays with one dtype: their own if it is the same for all, else float64."""
     if len({array.dtype for array in arrays}) > 1:
         return tuple(array.astype(np.float64, copy=False) for array in arrays)
@@ -290,15 +304,15 @@ def as_tokens(
     d
         The number of coordinates it must have, if that is known.
     """
+    if not getattr(value, "are_tokens", True):  # states, which only those take who ask for them
+        raise TypeError(f"{name}: tokens are needed here, got {value!r}")
     if isinstance(value, Tokens):
-        if type(value) is not Tokens:  # states, which only those take who ask for them
-            raise TypeError(f"{name}: tokens are needed here, got {value!r}")
         tokens = value
     elif offsets is not None:
         rows = as_floats(value, name)
         require_form(rows.shape, flat=True, name=name)
         tokens = Tokens(rows, as_offsets(offsets, len(rows), name))
-    elif _is_ragged(value):
+    elif is_ragged(value):
         tokens = Tokens(_as_list(value, name))
     else:
         array = as_floats(value, name)
@@ -320,6 +334,8 @@ def as_targets(
     An array with one axis less means d_out = 1, and ``scalar`` of the result is true. Targets that
     have been checked are taken as they are.
     """
+    if not isinstance(y, Tokens):
+        y = tokens.given_rows(y, "y")
     if isinstance(y, Tokens):
         targets = y
     elif positions == "last":
@@ -373,7 +389,7 @@ def _one_row_a_token(y: object, tokens: Tokens) -> Tokens:
                 raise ValueError(
                     f"y[{i}]: one row a token is needed, {len(sequence)} rows, got {len(array)}"
                 )
-        return Tokens(_alike(arrays), scalar=scalar)
+        return Tokens(alike(arrays), scalar=scalar)
     one = put(as_floats(y, "y"), like=tokens)
     shape = tokens.storage.shape[:-1]
     array = one[..., None] if one.ndim == len(shape) else one

@@ -27,7 +27,13 @@ from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
 from .modular import BITS, Span, primes, product, reduced
-from .modular_features import ModularData, Units, features_modulo, sums_and_queries
+from .modular_features import (
+    ModularData,
+    Units,
+    features_modulo,
+    is_rounded,
+    sums_and_queries,
+)
 from .null_vectors import Equations
 from .sample_counts import WORK_OF_A_SAMPLE, absent_features, distinct_samples, distinct_tokens
 
@@ -105,6 +111,8 @@ class ModularRange:
         """Which queries have h(Z) in the span modulo the primes, (rows,)."""
         if self.rank == self.features.count:
             return np.ones(tokens.n_samples(positions), dtype=bool)
+        if is_rounded(tokens):
+            return np.zeros(tokens.n_samples(positions), dtype=bool)
         parts = [
             self._contains(part, positions) for part in _pieces(tokens, positions, self.features)
         ]
@@ -138,6 +146,8 @@ def modular_range(samples: Samples, *, budget: float = BUDGET) -> ModularRange |
 
     ``budget`` is in multiply-adds of matrix products: a second has some 10^10 of them.
     """
+    if is_rounded(samples.tokens):
+        return None
     data = ModularData.of(samples)
     if _PRIMES * (data.work() + elimination_work(data)) > budget:
         return None

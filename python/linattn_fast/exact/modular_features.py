@@ -99,6 +99,11 @@ class _CommonUnits:
         return divisors, exponents, bits
 
 
+def is_rounded(tokens: Tokens) -> bool:
+    """Whether the memory of states is rounded as it is read, so that nothing exact is known."""
+    return isinstance(tokens, States) and tokens.summed
+
+
 class Counts(NamedTuple):
     """How large the data is, counting sequences of positive weight."""
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays.types import Floats
+from ..data.stream_states import StreamStates
 from .cubic import self_products
 from .samples import Samples
 
@@ -71,11 +73,26 @@ def summand_sizes(samples: Samples) -> Floats:
     return total
 
 
+def sizes_are_apart(samples: Samples) -> bool:
+    """Whether the Gram lacks the sizes of summands: those of keys and values of streams."""
+    return isinstance(samples.tokens, StreamStates)
+
+
+def roundings_of_sizes(n_samples: int) -> int:
+    """Number of roundings of such sums besides those of S, as :func:`summand_sizes` adds."""
+    return _SEQUENCES_AT_ONCE + n_samples // _SEQUENCES_AT_ONCE + 8
+
+
 def _feature_sizes(samples: Samples) -> Floats:
-    """Sum w s_u^2 z_l^2, (n_pairs, n_queries), where each feature is a summand of its own."""
+    """Sum w s_u^2 z_l^2, (n_pairs, n_queries), where each feature is a summand of its own.
+
+    A memory that is summed from keys and values counts as the sum of absolute values.
+    """
     total = np.zeros((samples.features.n_pairs, samples.features.n_queries))
     for first in range(0, samples.n_sequences, _SEQUENCES_AT_ONCE):
         part = samples.part(first, min(first + _SEQUENCES_AT_ONCE, samples.n_sequences))
+        if isinstance(part.tokens, StreamStates):
+            part = replace(part, tokens=part.tokens.sizes())
         s, z = part.rows()
         total += (s**2).T @ (z**2 * part.weight_of_each()[:, None])
     return total

@@ -53,7 +53,7 @@ def pair_entries(d: int) -> tuple[Numbers, Numbers, Numbers]:
 
 def is_triples(features: Features, positions: Positions) -> bool:
     """Whether the Gram is a third moment of s, kept once for all orders of its indices."""
-    return positions == "all" and features.everything
+    return positions == "all" and features.everything and features.sums_cancel
 
 
 def shape(features: Features, positions: Positions) -> tuple[int, ...]:

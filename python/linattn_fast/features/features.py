@@ -21,6 +21,7 @@ from ..arrays.types import Floats, Mask, Numbers, Positions
 from ..data.mapped import Map, TokenMap
 from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.states import States
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..maps.stored import told
 from ..system.arguments import as_size
@@ -368,7 +369,7 @@ class Features:
 
     def batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that these features are wanted of; the tokens are not mapped yet."""
-        if isinstance(Z, States):
+        if isinstance(Z, States | Streams):
             raise TypeError(f"Z: tokens with d = {self.d_given} are needed, got {Z!r}")
         return as_tokens(Z, offsets, d=self.d_given)
 

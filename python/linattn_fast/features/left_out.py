@@ -12,7 +12,7 @@ So where the computed sum is within its rounding error of zero, exact fractions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..arrays.device import module_of, put, to_host
 from ..arrays.floats import gamma
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.prefixes import Prefixes, distinct_rows, occurring_pairs
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from .features import Features
 
@@ -145,6 +146,8 @@ class Occurring:
         pairs = self.features.pairs[others]
         lacking = (~self.mask[others]).astype(np.float32)
         step = max(1, _PIECE_BYTES // (8 * (len(others) + self.features.d)))
+        if isinstance(samples.tokens, StreamStates):  # what may be other than zero counts as such
+            samples = replace(samples, tokens=samples.tokens.presence())
         for where, part in samples.parts(step):
             present = part.query_tokens()[:, self.features.queries] != 0
             with_pair = nonzero_sums(part, pairs, exact).astype(np.float32) @ lacking > 0

@@ -36,7 +36,10 @@ class Samples:
     weights: Floats | None
     """Weights of the sequences, (N,), on the host; None means that all are 1."""
     positions: Positions
+    """Which tokens query, as sums over samples take it: "last" for states."""
     features: Features
+    asked: Positions | None = None
+    """The positions that were asked for, where they may differ: those of queries of streams."""
 
     @classmethod
     def checked(
@@ -68,13 +71,13 @@ class Samples:
         if d_out != 0:
             if y is None and d_out is not None:
                 raise ValueError(f"y: targets with d_out = {d_out} are needed, got None")
-            targets = as_targets(y, tokens, positions, d_out=d_out)
+            targets = as_targets(y, tokens, tokens.asked(positions), d_out=d_out)
         elif y is not None:
             raise ValueError("y: these moments have d_out = 0 and take no targets")
-        weights = as_weights(sample_weight, len(tokens))
+        weights = as_weights(tokens.given_weights(sample_weight), len(tokens))
         if chosen.others_are_zero:
             require_none_left_out(tokens, weights, positions, chosen)
-        return cls(tokens, targets, weights, positions, chosen)
+        return cls(tokens, targets, weights, tokens.asked(positions), chosen, positions)
 
     @cached_property
     def compiled(self) -> core.Samples:
@@ -105,6 +108,11 @@ class Samples:
     def d_out(self) -> int:
         """Number of outputs; 0 without targets."""
         return 0 if self.targets is None else self.targets.d
+
+    @property
+    def given_positions(self) -> Positions:
+        """The positions that a user asked for."""
+        return self.positions if self.asked is None else self.asked
 
     @property
     def n_sequences(self) -> int:

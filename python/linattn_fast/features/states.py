@@ -15,6 +15,8 @@ import numpy as np
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions
 from ..data.states import States, StateShape, require_last
+from ..data.stream_states import StreamStates
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import as_size
 from .features import Features, as_features
@@ -80,6 +82,8 @@ class StateFeatures(Features):
         """Which chosen entries, and which coordinates of the query, are not always zero."""
         assert isinstance(tokens, States)
         entries, coordinates = np.zeros(self.n_pairs, bool), np.zeros(self.n_queries, bool)
+        if isinstance(tokens, StreamStates):
+            tokens = tokens.presence()  # sums may be zero though their summands are not
         for _, some in tokens.pieces():
             s, c = self.samples(some)
             entries |= s.any(axis=0)
@@ -108,12 +112,19 @@ class StateFeatures(Features):
 
     def batch(self, Z: object, offsets: object, positions: Positions) -> States:
         """Check a batch that these features are wanted of."""
+        if isinstance(Z, Streams):
+            Z = Z.states(positions)
         if not isinstance(Z, States):
-            raise TypeError(f"Z: States ({self.shape}) are needed, got {type(Z).__name__}")
+            hint = ""
+            if self.shape.symmetric:
+                hint = "; for tokens give Streams(Z, Z), or the scale and decay of the data"
+            raise TypeError(
+                f"Z: States or Streams ({self.shape}) are needed, got {type(Z).__name__}{hint}"
+            )
         if offsets is not None:
             raise ValueError("offsets: states have none; they are for rows of tokens")
         if Z.kind != self.shape:
-            raise ValueError(f"Z: States ({self.shape}) are needed, got ({Z.kind})")
+            raise ValueError(f"Z: States or Streams ({self.shape}) are needed, got ({Z.kind})")
         require_last(Z, positions)
         return Z
 
@@ -158,6 +169,8 @@ def batch_and_features(
     """
     if isinstance(features, StateFeatures):
         return features.batch(Z, offsets, positions), features
+    if isinstance(Z, Streams):
+        Z = Z.states(positions)
     if isinstance(Z, States):
         if features is not None and d is None:
             raise ValueError(

@@ -20,6 +20,7 @@ from ..arrays.types import Positions
 from ..backend.choice import as_precision
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
+from ..data.attending import attended
 from ..data.mapped import Map, as_map, with_intercept
 from ..data.sources import as_source
 from ..data.tokens import as_positions
@@ -67,6 +68,11 @@ def fit(
     progress: bool | Callable[[int, Any], object] = False,
     map: Callable[[Any], Any] | None = None,
     intercept: bool = False,
+    mask: object = None,
+    lengths: object = None,
+    scale: object = None,
+    decay: object = None,
+    attend_self: bool = True,
 ) -> Fit:
     """Learn the linear attention layer that fits best, to the global optimum.
 
@@ -77,7 +83,8 @@ def fit(
     ----------
     Z, offsets
         Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets. float32, float64 or
-        integers. Or :class:`States`, a memory and a query each. Or data larger than memory, as for
+        integers. Or :class:`States`, a memory and a query each; or :class:`Streams`, queries, keys
+        and values apart. Or data larger than memory, as for
         :meth:`Moments.update`: a numpy memory map or another stored array, or an iterable of
         batches ``(Z, y)``. What can be read again is, to refine the solution; from an iterator, the
         fit is one from moments alone.
@@ -91,8 +98,8 @@ def fit(
     alpha
         Ridge, added to the mean loss.
     sample_weight
-        Weights (N,), not negative, one a sequence and the same for all its queries; 1 by default.
-        W is the sum over queries.
+        Weights (N,), not negative, one a sequence and the same for all its queries, or one a query
+        in the form of the targets; 1 by default. W is the sum over queries.
     features
         Which features take part, :class:`Features`; None is all. Heads get zeros elsewhere.
     heads
@@ -144,6 +151,12 @@ def fit(
         ridge leaves out the feature that is constant in all three places: n for n tokens, so that
         it is a constant where all sequences are equally long. Without a ridge, it is the same as
         ``map=la.maps.with_constant``.
+    mask, lengths, scale, decay, attend_self
+        Which tokens of padded sequences exist, and what they attend to, as for :class:`Streams`,
+        with tokens that are queries, keys and values at once: masked tokens are as if absent, their
+        targets are not looked at, and for "last" the last token that exists is the query. With a
+        scale, gates or ``attend_self=False`` the layer is one on :class:`Streams`, and is applied
+        with the same keywords.
 
     Returns
     -------
@@ -174,6 +187,18 @@ def fit(
     settings = Settings.of(alpha, heads, solver, certify, memory_limit, intercept)
     map = with_intercept(as_map(map), intercept)
     Bar(0, "", progress)  # checked before any work, as everything else
+    given = Z
+    Z, offsets = attended(
+        Z,
+        offsets,
+        positions,
+        sample_weight,
+        mask=mask,
+        lengths=lengths,
+        scale=scale,
+        decay=decay,
+        attend_self=attend_self,
+    )
     # What overflows is refused when the result is put together, in this package's words
     with on_device(device_of(Z)), np.errstate(all="ignore"):
         problem = as_problem(
@@ -183,7 +208,7 @@ def fit(
             return fit_problem(problem, settings, progress)
         except MemoryError as error:
             if type(error) is MemoryError and error.args:  # one of ours, before any work
-                shape = getattr(Z, "shape", ()) if offsets is None else ()
+                shape = getattr(given, "shape", ()) if given is Z and offsets is None else ()
                 hint = memory_hint(tuple(shape), problem.d_out, positions, settings.memory_limit)
                 error.args = (f"{error}{hint}",)
             raise

@@ -17,6 +17,7 @@ from ..certificate.certifying import (
     counted_on_data,
     require_certificate_memory,
 )
+from ..data.attending import attended
 from ..data.mapped import Map, as_map, with_intercept
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions
@@ -48,14 +49,20 @@ def certify(
     progress: bool | Callable[[int, Any], object] = False,
     map: Map | None = None,
     intercept: bool = False,
+    mask: object = None,
+    lengths: object = None,
+    scale: object = None,
+    decay: object = None,
+    attend_self: bool = True,
 ) -> Certificate:
     """Certify that tokens, or accumulated moments, determine a linear attention layer.
 
     Parameters
     ----------
     Z
-        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`; or
-        :class:`Moments`, and then nothing else about the data is given. Targets play no part.
+        Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`;
+        :class:`Streams`; or :class:`Moments`, and then nothing else about the data is given.
+        Targets play no part.
     offsets, positions, sample_weight, features, backend
         As for :func:`linattn_fast.fit`.
     spectrum
@@ -67,6 +74,8 @@ def certify(
         and their number.
     map, intercept
         As for :func:`linattn_fast.fit`.
+    mask, lengths, scale, decay, attend_self
+        Which tokens exist and what they attend to, as for :func:`linattn_fast.fit`.
 
     Returns
     -------
@@ -102,6 +111,17 @@ def certify(
             require_certificate_memory(Z.features, Z.n_samples, memory_limit)
             return certificate_from(Z, spectrum=spectrum)
         where = as_positions(positions)
+        Z, offsets = attended(
+            Z,
+            offsets,
+            where,
+            sample_weight,
+            mask=mask,
+            lengths=lengths,
+            scale=scale,
+            decay=decay,
+            attend_self=attend_self,
+        )
         chosen = with_intercept(as_map(map), intercept) or map_of_features(features)
         if chosen is None:
             samples = Samples.checked(

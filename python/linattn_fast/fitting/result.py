@@ -15,6 +15,7 @@ from ..backend.choice import get_backend
 from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
+from ..data.attending import Attending, attended
 from ..data.mapped import Map, as_map
 from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_positions
@@ -24,6 +25,9 @@ from ..features.states import StateFeatures
 from ..heads.heads import Heads, Recovery
 from ..heads.pending import PendingHeads
 from ..system.machine import in_words, same_bits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FILE_VERSION = 2
 
@@ -242,6 +246,7 @@ class Fit:
         offsets: object = None,
         backend: str = "auto",
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Floats | list[Floats]:
         """Apply the learned coefficients to new tokens, of any length.
 
@@ -249,7 +254,7 @@ class Fit:
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; :class:`States`
-            where the data was states.
+            or :class:`Streams` where the data was such.
         positions
             "last", "all" or "causal", see :class:`Heads`; by default as in training.
         backend
@@ -257,14 +262,16 @@ class Fit:
         like
             An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
             is numpy, or CuPy for work on a device.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self``, as for :func:`fit`.
 
         Returns
         -------
         array or list
             In the form of the targets: (N, d_out) for "last", otherwise one row a token, in the
-            form of Z; without the last axis where the targets had none.
+            form of Z; without the last axis where the targets had none. 0 for masked tokens.
         """
-        where, tokens, rows = self._outputs(Z, positions, offsets, backend)
+        where, tokens, rows = self._outputs(Z, positions, offsets, backend, attending)
         converted = conversion_to(like)
         y = tokens.as_predictions(rows, where, self.scalar_targets)
         answer: Floats | list[Floats] = converted(y)
@@ -280,6 +287,7 @@ class Fit:
         *,
         offsets: object = None,
         backend: str = "auto",
+        **attending: Unpack[Attending],
     ) -> float:
         """R^2 of the predictions: the share of the targets' variance that they explain.
 
@@ -290,9 +298,9 @@ class Fit:
         y
             Targets, in the form that :func:`fit` takes; every query that has one counts.
         sample_weight
-            Weights (N,), not negative, one a sequence and the same for all its queries; 1 by
-            default.
-        positions, backend
+            Weights (N,), not negative, one a sequence and the same for all its queries, or one a
+            query of :class:`Streams`; 1 by default.
+        positions, backend, attending
             As for :meth:`predict`.
 
         Returns
@@ -311,16 +319,23 @@ class Fit:
         >>> bool(abs(fit.score(Z, y) - (1 - ((fit.predict(Z) - y) ** 2).mean() / y.var())) < 1e-9)
         True
         """
-        where, tokens, rows = self._outputs(Z, positions, offsets, backend)
+        where, tokens, rows = self._outputs(Z, positions, offsets, backend, attending)
         return score_of(tokens, y, rows, where, sample_weight)
 
     def _outputs(
-        self, Z: object, positions: Positions | None, offsets: object, backend: str
+        self,
+        Z: object,
+        positions: Positions | None,
+        offsets: object,
+        backend: str,
+        attending: Attending,
     ) -> tuple[Positions, Tokens, Floats]:
         """Check positions and tokens, and return them with the outputs, (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
         features, C = self.features, self.coefficients
+        Z, offsets = attended(Z, offsets, where, **attending)
         tokens = features.batch(Z, offsets, where)
+        where = tokens.asked(where)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
             parts = [

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
+from ..data.attending import Attending, attended
 from ..data.mapped import Map, TokenMap, as_map
 from ..data.states import States, require_last
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
 from ..features.states import state_coefficients
@@ -36,6 +38,9 @@ from ..maps.stored import told
 from ..system.machine import same_bits
 from .generation import generated
 from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -271,6 +276,7 @@ class Heads:
         offsets: object = None,
         backend: str = "auto",
         like: object = None,
+        **attending: Unpack[Attending],
     ) -> Floats | list[Floats]:
         """Apply the layer.
 
@@ -278,7 +284,8 @@ class Heads:
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
-            :class:`linattn_fast.States`. A memory (N, q) counts as columns, d_v = q and d_k = 1.
+            :class:`linattn_fast.States`, where a memory (N, q) counts as columns, d_v = q and
+            d_k = 1; or :class:`linattn_fast.Streams`.
         positions
             "last": the last token queries the whole sequence. "all": every token does.
             "causal": every token queries the prefix that ends with it.
@@ -287,23 +294,29 @@ class Heads:
         like
             An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
             is numpy, or CuPy for work on a device.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of tokens, as for
+            :func:`linattn_fast.fit`.
 
         Returns
         -------
         array or list
-            (N, d_out) for "last"; otherwise one row a token, in the form of Z.
+            (N, d_out) for "last"; otherwise one row a token, in the form of Z. 0 for masked tokens.
         """
         positions = as_positions(positions)
+        Z, offsets = attended(Z, offsets, positions, **attending)
         tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
-        engine = get_backend(backend, tokens, self)
-        parts = [engine.heads(self.V, self.Q, part, positions) for part in self._mapped(tokens)]
+        where, engine = tokens.asked(positions), get_backend(backend, tokens, self)
+        parts = [engine.heads(self.V, self.Q, part, where) for part in self._mapped(tokens)]
         y = parts[0] if len(parts) == 1 else module_of(parts[0]).concatenate(parts)
-        answer: Floats | list[Floats] = converted(y if positions == "last" else tokens.restore(y))
+        answer: Floats | list[Floats] = converted(tokens.per_query(y, where))
         return answer
 
     def _batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that the layer is to be applied to."""
+        if isinstance(Z, Streams):
+            Z = Z.states(positions)
         if not isinstance(Z, States):
             self.require_tokens("Z")
             return as_tokens(Z, offsets, d=self.d if self.map is None else None)

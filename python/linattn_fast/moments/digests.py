@@ -21,6 +21,7 @@ import numpy as np
 
 from ..arrays.types import Array
 from ..data.states import States
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features.samples import Samples
 
@@ -54,6 +55,12 @@ def _of_rows(batch: Tokens) -> int:
 
 def _pieces(batch: Tokens) -> Iterator[Array]:
     """Yield all rows; short sequences are put together to a few thousand rows."""
+    if isinstance(batch, StreamStates):
+        yield from batch.arrays
+        yield from (batch.sequences, batch.seen)
+        if batch.gates is not None:
+            yield batch.gates
+        return
     if isinstance(batch, States):
         yield from batch.arrays
         return

@@ -97,7 +97,7 @@ def read_moments(
                 n_samples=meta["n_samples"],
                 total_weight=meta["total_weight"],
                 accumulation=how,
-                magnitudes=None if features.everything else sizes,
+                magnitudes=sizes if sizes.size else None,
                 scalar_targets=bool(meta.get("scalar_targets", False)),  # older files lack it
             )
         )

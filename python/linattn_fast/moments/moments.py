@@ -20,9 +20,11 @@ from ..arrays.types import Positions
 from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
+from ..data.attending import Attending, attended
 from ..data.mapped import Map, TokenMap, as_map
 from ..data.mapped_sources import MappedStream, MappedTokens, mapped_batch, mapped_stream
 from ..data.sources import Batch, Source, as_source
+from ..data.streams import Streams
 from ..data.tokens import as_positions
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
@@ -38,6 +40,8 @@ from .streaming import accumulate, checked_batch
 from .sums import MomentSums, sum_over
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..fitting.result import Fit
 
 
@@ -116,10 +120,11 @@ class Moments(MomentSums):
         d_out: int,
         *,
         symmetric: bool = False,
+        positions: Positions = "last",
         backend: str = "auto",
         precision: Precision = "float64",
     ) -> Moments:
-        """Make moments that take :class:`linattn_fast.States` in the place of tokens.
+        """Make moments that take :class:`States`, or :class:`Streams`, in the place of tokens.
 
         Parameters
         ----------
@@ -131,6 +136,8 @@ class Moments(MomentSums):
             Outputs; 0 accumulates the second moment alone.
         symmetric
             Whether only the pairs j <= k of a memory (d, d) are used.
+        positions
+            Which keys a query of streams attends to.
         backend, precision
             As for :class:`Moments`; "cuda" takes no states.
 
@@ -149,7 +156,14 @@ class Moments(MomentSums):
         (50, 24)
         """
         features = features_of_states(memory, query, symmetric)
-        return cls(features.d, d_out, features=features, backend=backend, precision=precision)
+        return cls(
+            features.d,
+            d_out,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+        )
 
     # ------------------------------------------------------------------------------- accumulating
 
@@ -165,6 +179,7 @@ class Moments(MomentSums):
         checkpoint: storage.PathLike | None = None,
         checkpoint_every: float = 60.0,
         map: Map | None = None,
+        **attending: Unpack[Attending],
     ) -> Moments:
         """Add a batch, or a whole stream of them.
 
@@ -172,15 +187,16 @@ class Moments(MomentSums):
         ----------
         Z, offsets
             Tokens: (N, n, d), a list of (n_i, d), or (sum n_i, d) with offsets; or
-            :class:`linattn_fast.States`, for moments of such. Or a stream, which
-            is read a batch at a time, the next one while the last is added: a numpy memory map, an
-            array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype and slices), or
-            an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see docs/scale.md.
+            :class:`linattn_fast.States` or :class:`linattn_fast.Streams`, for moments of such. Or a
+            stream, which is read a batch at a time, the next one while the last is added: a numpy
+            memory map, an array that is stored elsewhere (Zarr, HDF5: anything with shape, dtype
+            and slices), or an iterable of batches ``(Z, y)`` or ``(Z, y, sample_weight)``, see
+            docs/scale.md.
         y
             Targets: (N, d_out) for "last", otherwise one row a token in the form of Z. The last
             axis may be left out for d_out = 1; None for d_out = 0 and for an iterable of batches.
         sample_weight
-            Weights (N,), not negative, one a sequence; 1 by default.
+            Weights (N,), not negative, one a sequence, or one a query of streams; 1 by default.
         progress
             True shows a bar; a function is called with the sequences done and their number (of an
             iterable: the batches, and None where their number is not known).
@@ -194,6 +210,10 @@ class Moments(MomentSums):
             What tokens are mapped by first, see :func:`linattn_fast.fit`; d is then the number of
             coordinates of mapped tokens. The first update settles it for the others, which need not
             name it again; a batch of a stream is mapped as a whole, and one in memory in parts.
+        attending
+            ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of a batch of tokens, as
+            for :func:`linattn_fast.fit`. With the last three, the moments are those of streams, as
+            :meth:`of_states` makes them.
 
         Returns
         -------
@@ -214,6 +234,7 @@ class Moments(MomentSums):
         >>> la.Moments(3, 3).update(batches)
         Moments(d=3, d_out=3, positions='last', n_samples=400, dimension=18)
         """
+        Z, offsets = attended(Z, offsets, self.positions, sample_weight, **attending)
         source = as_source(
             Z,
             y,
@@ -236,10 +257,12 @@ class Moments(MomentSums):
             stream = accumulate(source, empty, progress, saved, doubt=value is None)
             self.features = stream.features
             return self.add(stream._totals)
-        samples = checked_batch(given, self.positions, self.features, d=self.d, d_out=self.d_out)
+        features = self._features_for(Z)
+        samples = checked_batch(given, self.positions, features, d=features.d, d_out=self.d_out)
         warn_of_padding(samples.tokens, self.positions)
         with Bar(samples.n_samples, "moments", progress) as report:
             batch = self.totals_of(samples, report)
+        self.features, self.d = features, features.d
         return self.add(batch)
 
     def _map_for(self, value: Map | None) -> Map | None:
@@ -269,6 +292,17 @@ class Moments(MomentSums):
                 f"d = {self.d}"
             )
         return made.resized(self._compact_bytes), made.map
+
+    def _features_for(self, Z: object) -> Features:
+        """Features of these moments; of tokens as streams, before the first update, those of such.
+
+        Only with the batch is it known that tokens are scaled or forgotten.
+        """
+        features = self.features
+        tokens = features.everything and features.sums_cancel and self._totals is None
+        if tokens and isinstance(Z, Streams) and Z.symmetric and Z.d_k == Z.d_q == self.d:
+            return features_of_states((self.d, self.d), self.d, symmetric=True)
+        return features
 
     def totals_of(self, samples: Samples, progress: Progress = None) -> Totals:
         """Sum over a checked batch, without adding it."""

@@ -126,7 +126,9 @@ class MomentSums:
     ) -> MomentSums:
         """Sum over one checked batch."""
         totals = sum_over(samples, engine, precision, progress)
-        return MomentSums(samples.features, samples.positions, samples.d_out, precision, totals)
+        return MomentSums(
+            samples.features, samples.given_positions, samples.d_out, precision, totals
+        )
 
     def fixed(self) -> MomentSums:
         """The sums as they are now, which nothing is added to later."""

@@ -15,7 +15,7 @@ from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, NormalOperator
 from ..data.states import States
 from ..data.tokens import Tokens, require_positive
-from ..exact.modular_features import ModularData
+from ..exact.modular_features import ModularData, is_rounded
 from ..features.features import pair_count
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
 from ..moments.sums import MomentSums
@@ -45,7 +45,7 @@ class InMemory:
         self.engine = engine
         self.precision: Precision = precision
         self.features = samples.features
-        self.positions: Positions = samples.positions
+        self.positions: Positions = samples.given_positions
         self.d_out = samples.d_out
         self.n_samples = samples.n_samples
         self.n_columns = samples.n_columns
@@ -113,9 +113,9 @@ class InMemory:
         return self
 
     @cached_property
-    def modular(self) -> ModularData:
+    def modular(self) -> ModularData | None:
         """See :attr:`Problem.modular`: one object, which keeps the ranks that it has found."""
-        return ModularData.of(self.samples)
+        return None if is_rounded(self.samples.tokens) else ModularData.of(self.samples)
 
     def on_current_device(self) -> InMemory:
         """Put the data on the current CUDA device, where it is not on one already."""

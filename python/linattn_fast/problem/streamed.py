@@ -17,8 +17,9 @@ from ..backend.normal_operator import Gradient, added
 from ..data.read_ahead import read_ahead
 from ..data.sources import Batch, Peeked, Source, batch_bytes_for
 from ..data.states import States, joined_states
+from ..data.stream_states import StreamStates, joined_streams
 from ..data.tokens import Tokens, as_tokens, require_positive
-from ..exact.modular_features import ModularData
+from ..exact.modular_features import ModularData, is_rounded
 from ..features.compact import compact_bytes
 from ..features.features import Features, as_features
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
@@ -112,7 +113,18 @@ class Streamed:
         """See :attr:`Problem.modular`."""
         if self.read is None:
             return None
+        if isinstance(self.features, StateFeatures):
+            return self._modular_states(self.read)
         return ModularData(self.read, self.positions, self.features)
+
+    def _modular_states(
+        self, read: Callable[[], AbstractContextManager[Iterator[Samples]]]
+    ) -> ModularData | None:
+        """Exact features of states; None where they are streams, whose memory is rounded."""
+        with read() as parts:
+            if any(is_rounded(part.tokens) for part in parts):
+                return None
+        return ModularData(read, "last", self.features)
 
     def moments(self, progress: ShowProgress = False) -> Moments:
         """See :meth:`Problem.moments`."""
@@ -189,7 +201,12 @@ def _joined(parts: list[Samples]) -> Samples:
 
 
 def _joined_tokens(parts: list[Tokens]) -> Tokens:
+    streams = [part for part in parts if isinstance(part, StreamStates)]
+    if len(streams) == len(parts):
+        return joined_streams(streams)
     states = [part for part in parts if isinstance(part, States)]
+    if streams:
+        raise TypeError("Z: batches must be all States or all Streams to be gathered, got both")
     return joined_states(states) if states else as_tokens([z for part in parts for z in part])
 
 

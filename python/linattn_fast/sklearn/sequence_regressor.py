@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 
 from ..arrays.types import Array, Positions
 from ..data.states import States
+from ..data.streams import Streams
 from ..data.tokens import Tokens, as_tokens
 from ..system.arguments import calling
 from ..system.machine import same_bits
@@ -30,8 +31,8 @@ def sequences(value: object) -> object:
     """An object array of sequences as a list; everything else as it is."""
     if issparse(value):
         raise TypeError("X: sparse input is not supported; an array (N, n, d) is needed")
-    if isinstance(value, States):
-        raise TypeError(f"X: estimators take tokens, got {value!r}; la.fit takes states")
+    if isinstance(value, States | Streams):
+        raise TypeError(f"X: estimators take tokens, got {value!r}; la.fit takes such")
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
         return list(value)
     return value

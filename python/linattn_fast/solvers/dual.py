@@ -15,7 +15,7 @@ residual of the coefficients themselves; the features are then reduced as they a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ..arrays.device import module_of, put
 from ..arrays.types import Floats
 from ..backend.interface import Backend
 from ..data.non_finite import may_underflow, non_finite_error
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -155,7 +156,9 @@ class Summands:
     def _of_features(cls, samples: Samples) -> Summands:
         """The squares of the features, where these are summands themselves."""
         with np.errstate(over="ignore", invalid="ignore"):
-            s, z = samples.rows()
+            tokens = samples.tokens
+            sums = tokens.sizes() if isinstance(tokens, StreamStates) else tokens
+            s, z = replace(samples, tokens=sums).rows()
             w = put(samples.weight_of_each(), like=z)
             of_features = ((s**2).T @ (z**2 * w[:, None])).reshape(-1)
             of_samples = (s**2).sum(axis=1) * (z**2).sum(axis=1) * w
@@ -210,7 +213,10 @@ def solve(task: Task) -> Solved:
     root = kernel.root[:, None] / kernel.root.max()
     error = None
     if not (may_underflow(samples.tokens).any() or squares_underflow(samples.targets)):
-        error = confirmed(found.error, found.rank, gathered.modular)
+        error, known = found.error, gathered.modular
+        full = min(int((samples.weight_of_each() > 0).sum()), samples.features.count)
+        if found.rank < full:
+            error = None if known is None else confirmed(error, found.rank, known)
     loaded = "" if problem.samples is not None else "all samples of the stream loaded into memory; "
     unknown = "; the error of the coefficients is unknown" if error is None else ""
     return Solved(

@@ -75,7 +75,7 @@ class _Piece:
     @property
     def roundings(self) -> int:
         """Number of roundings that an entry of H goes through."""
-        return int(self.tokens.lengths.max()) + 4
+        return self.tokens.longest + 4
 
     def summands(self, scale: Floats) -> Floats:
         """Bounds on the lengths, over features, of |z_l| sum_t |z_tj z_tk| times scale, (rows,)."""

@@ -148,6 +148,7 @@ def _known_error(
         return None
     size = norm(coefficients)
     relative = norm(np.array(known)) / size if size > 0 else 0.0
+    assert problem.modular is not None  # blocks are of tokens
     return confirmed(relative, rank, problem.modular)
 
 

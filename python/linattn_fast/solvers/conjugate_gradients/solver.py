@@ -6,7 +6,7 @@ import numpy as np
 
 from ...arrays.types import Floats
 from ...data.non_finite import largest_size, may_underflow, underflow_error
-from ...features.accumulation import summand_sizes
+from ...features.accumulation import sizes_are_apart, summand_sizes
 from ...features.samples import Samples
 from ...linalg.factors import NotSafe
 from ...problem.interface import Problem
@@ -85,7 +85,8 @@ def _larger_summands(samples: Samples) -> Floats | None:
 
     None with all features, whose summands the Kronecker factors bound, as those of states.
     """
-    if samples.features.everything or samples.device is not None:
+    apart = sizes_are_apart(samples)
+    if (samples.features.everything and not apart) or samples.device is not None:
         return None
     count = min(samples.n_sequences, _SOME)
     some = samples.chosen(np.linspace(0, samples.n_sequences - 1, count).astype(np.intp))
