@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from .tokens import Tokens
 Map: TypeAlias = Callable[[Any], Any]
 """A function from rows (m, d) to rows (m, D)."""
 
+_NAMES = {"key_map": "keys", "query_map": "queries", "value_map": "values"}
+"""What the maps of streams are applied to."""
 _TRIED = 64
 """Number of tokens that a map is tried on."""
 PART_BYTES = 8 << 20
@@ -46,6 +48,22 @@ def with_intercept(value: Map | None, intercept: bool) -> Map | None:
     if not intercept or (isinstance(value, FeatureMap) and value.constant(1) is not None):
         return value
     return with_constant if value is None else Chain((value, with_constant))
+
+
+def one_after_the_other(first: Map | None, then: Map | None) -> Map | None:
+    """Two maps as one; None is no map."""
+    if first is None or then is None:
+        return first or then
+    return Chain((first, then))
+
+
+class StreamMaps(NamedTuple):
+    """What keys, queries and values of streams are mapped by, after their own maps."""
+
+    key: Map | None
+    query: Map | None
+    value: Map | None = None
+    """For values that are not the keys."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +126,8 @@ class TokenMap:
 
     def of(self, tokens: Tokens, first: int = 0) -> Tokens:
         """Map all tokens of a batch, in its form; ``first`` is the number of its first sequence."""
-        rows = tokens.rows()
         where = f"sequences {first} to {first + len(tokens) - 1}"
-        mapped = _rows_of(self.map, rows, self.name, where)
-        if mapped.shape[1] != self.width:
-            raise ValueError(
-                f"{self.name}: it returns {mapped.shape[1]} coordinates for the tokens of {where}, "
-                f"and {self.width} for the first ones"
-            )
+        mapped = self._of_width(tokens.rows(), where)
         storage = Tokens.restore(tokens, mapped)  # of masked tokens, those that exist
         made = Tokens(tuple(storage) if isinstance(storage, list) else storage, tokens.offsets)
         on_host = made.device is None
@@ -123,10 +135,33 @@ class TokenMap:
             raise self._not_finite(tokens, made, first)
         return made
 
+    def _of_width(self, rows: Array, where: str) -> Array:
+        """Map rows, (m, d), to (m, D)."""
+        mapped = _rows_of(self.map, rows, self.name, where)
+        if mapped.shape[1] != self.width:
+            raise ValueError(
+                f"{self.name}: it returns {mapped.shape[1]} coordinates for the tokens of {where}, "
+                f"and {self.width} for the first ones"
+            )
+        return mapped
+
+    def of_queries(self, rows: Array) -> Array:
+        """Map queries, (m, d), to (m, D)."""
+        mapped = self._of_width(rows, "the queries")
+        if not all_finite(mapped):
+            if not all_finite(rows):
+                at = int(np.argmin(np.isfinite(rows).all(axis=1)))
+                raise ValueError(f"queries: must be finite, got {rows[at]} for query {at}")
+            at = int(np.argmin(np.isfinite(mapped).all(axis=1)))
+            raise ValueError(
+                f"{self.name}: it must return finite numbers, and does not for query {at}"
+            )
+        return mapped
+
     def _not_finite(self, tokens: Tokens, made: Tokens, first: int) -> ValueError:
         """Say where tokens, or what the map made of them, are not finite."""
         if not all(module_of(array).isfinite(array).all() for array in tokens.arrays):
-            return non_finite_error(tokens)
+            return non_finite_error(tokens, name=_NAMES.get(self.name, "Z"))
         at = next(i for i, z in enumerate(made) if not module_of(z).isfinite(z).all())
         return ValueError(
             f"{self.name}: it must return finite numbers, and does not for sequence {first + at}"

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ..arrays.types import Floats, Positions
 from .mapped import Map, TokenMap
 from .sources import BATCH_BYTES, Batch, Peeked, Source
 from .states import States
+from .streams import Streams
 from .tokens import Tokens, as_targets, as_tokens, as_weights
 
 
@@ -106,6 +108,71 @@ class MappedStream:
             yield batch._replace(Z=self.map.of(tokens), y=y, offsets=None, sample_weight=weights)
 
 
+@dataclass(frozen=True)
+class StreamParts:
+    """Streams with maps, a part of the sequences at a time; see :class:`Source`."""
+
+    streams: Streams
+    targets: Tokens | None
+    """Targets, a row for each query that exists."""
+    weights: Floats | None
+    """Weights of these queries."""
+    ends: npt.NDArray[np.int64]
+    """Numbers of queries that exist up to the end of each sequence, (N,)."""
+    positions: Positions
+    unit: str = "sequences"
+    rereadable: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        streams: Streams,
+        y: object,
+        sample_weight: object,
+        positions: Positions,
+        d_out: int | None,
+    ) -> StreamParts:
+        """Check targets and weights; ``d_out`` is 0 where there are no targets."""
+        states = streams.unmapped().states(positions)
+        targets = None if d_out == 0 else as_targets(y, states, "last", d_out=d_out)
+        weights = as_weights(states.given_weights(sample_weight), len(states))
+        assert states.queries is not None
+        return cls(streams, targets, weights, np.cumsum(states.queries.lengths), positions)
+
+    @property
+    def total(self) -> int:
+        """Number of sequences."""
+        return len(self.streams)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that is mapped."""
+        return self.streams.mapped_bytes
+
+    def n_samples(self, positions: Positions) -> int:
+        """See :meth:`Source.n_samples`."""
+        return int(self.ends[-1])
+
+    def resized(self, moments_bytes: int, growth: int = 1) -> StreamParts:
+        """See :meth:`Source.resized`: parts are small as they are."""
+        return self
+
+    def read(self) -> Iterator[Batch]:
+        """Yield all parts that have a query, in order, each mapped now."""
+        for first, last in self.streams.pieces():
+            rows = slice(int(self.ends[first - 1]) if first else 0, int(self.ends[last - 1]))
+            if rows.start == rows.stop:
+                continue
+            yield Batch(
+                self.streams.part(first, last).states(self.positions).without_form(),
+                None if self.targets is None else self.targets.part(rows.start, rows.stop),
+                None,
+                None if self.weights is None else self.weights[rows],
+                last,
+                f"sequences {first}:{last}, counted from {first}",
+            )
+
+
 def mapped_batch(
     Z: object,
     y: object,
@@ -119,7 +186,7 @@ def mapped_batch(
 
     ``d_out`` is 0 where there are no targets.
     """
-    if isinstance(Z, States):
+    if isinstance(Z, States | Streams):
         raise TypeError(f"map: maps are for tokens, got {Z!r}")
     tokens = as_tokens(Z, offsets)
     token_map = TokenMap.tried(value, tokens)

@@ -247,6 +247,12 @@ class Features:
         """The coordinate of a mapped token that is always 1; None where no map has one."""
         return None if self.map is None else self.map.constant
 
+    @property
+    def constant_feature(self) -> int | None:
+        """Number of the feature that is constant in all three places; None without it."""
+        c = self.constant
+        return None if c is None else self.number_of(c, c, c)
+
     @cached_property
     def pair_numbers(self) -> npt.NDArray[np.intp]:
         """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.types import Array
-from ..data.mapped import Map, TokenMap
+from ..data.mapped import Map, StreamMaps, TokenMap
 from ..maps.stored import given_again, map_meta, map_of
 from .features import Features
 from .states import StateFeatures, features_of_states
@@ -115,7 +115,14 @@ def read(
 def feature_meta(features: Features) -> dict[str, Any]:
     """Entries of the meta data that say what features are made of."""
     states = features.shape._asdict() if isinstance(features, StateFeatures) else None
-    meta = {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
+    meta: dict[str, Any] = {
+        "d": features.d,
+        "others_are_zero": features.others_are_zero,
+        "states": states,
+    }
+    if isinstance(features, StateFeatures) and features.maps is not None:
+        meta["stream_maps"] = [None if one is None else map_meta(one) for one in features.maps]
+        meta["constants"] = features.constants
     if features.map is not None:
         meta["map"] = {"of": features.map.d, **map_meta(features.map.map)}
     return meta
@@ -138,7 +145,14 @@ def read_features(
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
         if (states := meta.get("states")) is not None:  # older files know of tokens alone
-            return features_of_states(states["memory"], states["query"], states["symmetric"])
+            of_states = features_of_states(states["memory"], states["query"], states["symmetric"])
+            if (maps := meta.get("stream_maps")) is not None:
+                of_states.maps = StreamMaps(
+                    *(None if one is None else given_again(map_of(one), own) for one in maps)
+                )
+                constants = meta["constants"]
+                of_states.constants = None if constants is None else tuple(constants)
+            return of_states
         features = Features(d, pairs, queries) if len(pairs) else Features(d)
         features = features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
         if (given := meta.get("map")) is not None:  # older files have none

@@ -23,6 +23,7 @@ from ..certificate.certificate import Certificate
 from ..data.attending import attended
 from ..data.mapped import Map, as_map, with_intercept
 from ..data.sources import as_source
+from ..data.streams import Streams
 from ..data.tokens import as_positions
 from ..features.features import Features, map_of_features
 from ..features.samples import Samples
@@ -36,7 +37,12 @@ from ..problem.accumulated import Accumulated
 from ..problem.constant_target import ConstantTarget, with_constant_target
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem, ShowProgress
-from ..problem.mapped import mapped_problem, mapped_source_problem
+from ..problem.mapped import (
+    mapped_problem,
+    mapped_source_problem,
+    stream_maps,
+    streams_problem,
+)
 from ..problem.streamed import Streamed, streamed
 from ..solvers.cholesky import accumulated
 from ..solvers.conjugate_gradients.pcg import Pcg
@@ -185,7 +191,7 @@ def fit(
     positions = as_positions(positions)
     precision = as_precision(precision)
     settings = Settings.of(alpha, heads, solver, certify, memory_limit, intercept)
-    map = with_intercept(as_map(map), intercept)
+    map = as_map(map)
     Bar(0, "", progress)  # checked before any work, as everything else
     given = Z
     Z, offsets = attended(
@@ -202,7 +208,16 @@ def fit(
     # What overflows is refused when the result is put together, in this package's words
     with on_device(device_of(Z)), np.errstate(all="ignore"):
         problem = as_problem(
-            Z, y, offsets, sample_weight, positions, features, backend, precision, map
+            Z,
+            y,
+            offsets,
+            sample_weight,
+            positions,
+            features,
+            backend,
+            precision,
+            map=map,
+            intercept=intercept,
         )
         try:
             return fit_problem(problem, settings, progress)
@@ -224,13 +239,27 @@ def as_problem(
     backend: str,
     precision: Precision = "float64",
     map: Map | None = None,
+    intercept: bool = False,
+    d_out: int | None = None,
 ) -> InMemory | Streamed:
     """Check the data of a fit, and make a problem of it; ``positions`` have been checked.
 
-    Features of mapped tokens bring their own map, where no other is given.
+    Features of mapped tokens bring their own map, where no other is given. ``d_out`` is 0 where
+    there are no targets.
     """
-    if map is None:
-        map = map_of_features(features)
+    if isinstance(Z, Streams):
+        return streams_problem(
+            Z,
+            y,
+            stream_maps(Z, map, intercept),
+            sample_weight=sample_weight,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+            d_out=d_out,
+        )
+    map = with_intercept(map_of_features(features) if map is None else map, intercept)
     source = None
     if type(Z) is not np.ndarray:  # a plain array is no stream
         source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
@@ -249,6 +278,7 @@ def as_problem(
             features=features,
             backend=backend,
             precision=precision,
+            d_out=d_out,
         )
     samples = Samples.checked(
         Z,
@@ -257,6 +287,7 @@ def as_problem(
         sample_weight=sample_weight,
         positions=positions,
         features=features,
+        d_out=d_out,
     )
     return InMemory.of(samples, backend, precision)
 
@@ -322,13 +353,12 @@ def _constant_target(problem: Problem, settings: Settings) -> ConstantTarget | N
     """The problem with the constant feature as a target, where the ridge is to leave it out."""
     if not settings.intercept:
         return None
-    features, c = problem.features, problem.features.constant
-    if c is None:
+    c, feature = problem.features.constant, problem.features.constant_feature
+    if feature is None and c is None:
         raise ValueError(
             "intercept: no coordinate of these tokens is known to be constant; moments have one "
             "where they were updated with map=la.maps.with_constant"
         )
-    feature = features.number_of(c, c, c)
     if feature is None:
         raise ValueError(
             f"intercept: the features that were chosen leave out the constant one, the pair "
@@ -354,13 +384,13 @@ def _assembled(
             without = WithoutGram(solved, task.alpha, settings.heads, memory)
             solution, few = without.best(task.progress)
             solved = replace(solved, bytes=without.bytes)
-            heads = few.put(place).mapped_by(problem.features.map)
+            heads = few.put(place).for_features(problem.features)
     elif isinstance(settings.heads, int):  # the layer itself is another one, and from moments
         moments = accumulated(task).get()
         with task.stages.timed("heads"):  # on the host, wherever the coefficients are
             home = replace(solution, coefficients=to_host(place))
             solution, few = best_layer(settings.heads, moments, task.alpha, home)
-            heads = few.put(place).mapped_by(problem.features.map)
+            heads = few.put(place).for_features(problem.features)
     coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
     info = FitInfo(
         solver=solved.solver,

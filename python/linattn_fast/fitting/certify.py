@@ -18,21 +18,20 @@ from ..certificate.certifying import (
     require_certificate_memory,
 )
 from ..data.attending import attended
-from ..data.mapped import Map, as_map, with_intercept
+from ..data.mapped import Map, as_map
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions
-from ..features.features import Features, map_of_features
-from ..features.samples import Samples
+from ..features.features import Features
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
 from ..problem.interface import ShowProgress
-from ..problem.mapped import mapped_problem
 from ..problem.streamed import Streamed
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
 from ..solvers.blocks.solver import factorise_partition
 from ..solvers.costs import seconds_worth_cutting
 from ..system.machine import as_memory_limit, require_memory, same_bits, usable_memory
 from ..system.progress import Bar
+from .call import as_problem
 
 
 @same_bits
@@ -122,29 +121,18 @@ def certify(
             decay=decay,
             attend_self=attend_self,
         )
-        chosen = with_intercept(as_map(map), intercept) or map_of_features(features)
-        if chosen is None:
-            samples = Samples.checked(
-                Z,
-                offsets=offsets,
-                sample_weight=sample_weight,
-                positions=where,
-                features=features,
-                d_out=0,
-            )
-            problem: InMemory | Streamed = InMemory.of(samples, backend)
-        else:
-            problem = mapped_problem(
-                Z,
-                None,
-                chosen,
-                offsets=offsets,
-                sample_weight=sample_weight,
-                positions=where,
-                features=features,
-                backend=backend,
-                d_out=0,
-            )
+        problem = as_problem(
+            Z,
+            None,
+            offsets,
+            sample_weight,
+            where,
+            features,
+            backend,
+            map=as_map(map),
+            intercept=intercept,
+            d_out=0,
+        )
         if spectrum or isinstance(problem, Streamed):
             return _by_moments(problem, memory_limit, progress, spectrum=spectrum)
         return _certified(problem, memory_limit, progress)

@@ -230,6 +230,8 @@ class Fit:
 
         ``predict`` and ``score``, ``heads`` and ``certificate`` take tokens as they are before it.
         """
+        if isinstance(self.features, StateFeatures) and self.features.maps is not None:
+            return self.features.maps.key
         return None if self.features.map is None else self.features.map.map
 
     @property
@@ -481,7 +483,7 @@ def load(path: storage.PathLike, *, map: Map | None = None) -> Fit:
     heads = None
     if len(arrays["V"]):
         found = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
-        heads = found.mapped_by(features.map)
+        heads = found.for_features(features)
     return Fit(
         coefficients=arrays["coefficients"],
         features=features,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -26,12 +25,13 @@ from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..data.attending import Attending, attended
-from ..data.mapped import Map, TokenMap, as_map
-from ..data.states import States, require_last
+from ..data.mapped import Map, StreamMaps, TokenMap, as_map
+from ..data.states import States, StateShape, require_last
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
-from ..features.states import state_coefficients
+from ..features.features import Features
+from ..features.states import StateFeatures, state_coefficients
 from ..linalg.factors import EPS
 from ..maps.feature_map import FeatureMap
 from ..maps.stored import told
@@ -145,6 +145,8 @@ class Heads:
         frozen(self.V)
         frozen(self.Q)
         self._recovery, self._map = recovery, as_map(map)
+        self._maps: StreamMaps | None = None
+        self._constants: tuple[int, int, int] | None = None
 
     @property
     def map(self) -> Map | None:
@@ -152,20 +154,35 @@ class Heads:
         return self._map
 
     @property
-    def constant_coordinate(self) -> int | None:
+    def constant_coordinate(self) -> int | tuple[int, int, int] | None:
         """The coordinate of mapped tokens that is always 1, which makes biases; None without one.
 
         V_h[:, j] and Q_h[j, :] of that coordinate j are what the layer has beside its linear part.
+        For layers on streams there are three: of values, keys and queries.
         """
+        if self._constants is not None:
+            return self._constants
         return self._map.constant(self.d) if isinstance(self._map, FeatureMap) else None
 
-    def mapped_by(self, token_map: TokenMap | None) -> Heads:
-        """Heads with these V and Q that map tokens first; they share their arrays."""
-        if token_map is None:
-            return self
+    def for_features(self, features: Features) -> Heads:
+        """Heads with these V and Q that map tokens as features do; they share their arrays."""
+        if isinstance(features, StateFeatures):
+            return self._with(None, features.maps, features.constants)
+        return self._with(None if features.map is None else features.map.map)
+
+    def _with(
+        self,
+        map: Map | None,
+        maps: StreamMaps | None = None,
+        constants: tuple[int, int, int] | None = None,
+    ) -> Heads:
         heads = Heads.__new__(Heads)
-        vars(heads).update(vars(self), _map=token_map.map)
+        vars(heads).update(vars(self), _map=map, _maps=maps, _constants=constants)
         return heads
+
+    def _like(self, other: Heads) -> Heads:
+        """These heads, with the maps of others."""
+        return self._with(other._map, other._maps, other._constants)
 
     @property
     def device(self) -> int | None:
@@ -186,7 +203,7 @@ class Heads:
         """Put the heads where another object is; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
-        return Heads(put(self.V, like), put(self.Q, like), self.recovery, map=self.map)
+        return Heads(put(self.V, like), put(self.Q, like), self.recovery)._like(self)
 
     @property
     def recovery(self) -> Recovery | None:
@@ -245,7 +262,7 @@ class Heads:
     def __getitem__(self, index: slice) -> Heads: ...
     def __getitem__(self, index: int | slice) -> tuple[Floats, Floats] | Heads:
         if isinstance(index, slice):
-            return Heads(self.V[index], self.Q[index], map=self.map)
+            return Heads(self.V[index], self.Q[index])._like(self)
         return self.V[index], self.Q[index]
 
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
@@ -254,9 +271,8 @@ class Heads:
 
     def __reduce__(self) -> tuple[Callable[..., Heads], tuple[object, ...]]:
         """Pickle by value, so that copies are checked and read-only too."""
-        if self.map is None:
-            return Heads, (self.V, self.Q, self.recovery)
-        return partial(Heads, map=self.map), (self.V, self.Q, self.recovery)
+        maps = self._map, self._maps, self._constants
+        return _heads_with, (self.V, self.Q, self.recovery, maps)
 
     def __repr__(self) -> str:
         if self.takes_tokens:
@@ -265,6 +281,8 @@ class Heads:
                 mapped += f", coordinate {self.constant_coordinate} constant"
             return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out}{mapped})"
         sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
+        if self._constants is not None:
+            sizes += f", coordinates {self._constants} constant"
         return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
 
     @same_bits
@@ -316,7 +334,7 @@ class Heads:
     def _batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that the layer is to be applied to."""
         if isinstance(Z, Streams):
-            Z = Z.states(positions)
+            return self._of_streams(Z, positions)
         if not isinstance(Z, States):
             self.require_tokens("Z")
             return as_tokens(Z, offsets, d=self.d if self.map is None else None)
@@ -327,8 +345,22 @@ class Heads:
         require_last(Z, positions)
         return Z
 
+    def _of_streams(self, streams: Streams, positions: Positions) -> Tokens:
+        """Check streams that the layer is to be applied to; what is large is mapped later."""
+        shape = StateShape((self.d_v, self.d_k), self.d_q)
+        features = StateFeatures(shape._replace(symmetric=streams.symmetric))
+        features.maps = self._maps
+        try:
+            return features.batch(streams, None, positions)
+        except ValueError as error:
+            if str(error).startswith("Z: States or Streams"):
+                raise ValueError(f"Z: {self._on_states} are needed, got {streams!r}") from None
+            raise
+
     def _mapped(self, tokens: Tokens) -> Iterator[Tokens]:
         """The tokens that the layer sees: mapped, a part of them at a time."""
+        if isinstance(tokens, States):
+            return StateFeatures(tokens.kind).parts(tokens)
         if self.map is None:
             return iter([tokens])
         token_map = TokenMap.tried(self.map, tokens)
@@ -495,7 +527,7 @@ class Heads:
         """
         if self.device is not None:
             return self.get().normalized().put(self)
-        return Heads(*normal_form(self.V, self.Q), self.recovery, map=self.map)
+        return Heads(*normal_form(self.V, self.Q), self.recovery)._like(self)
 
     @same_bits
     def distance(self, other: Heads, *, symmetric: bool | None = None) -> float:
@@ -574,11 +606,18 @@ class Heads:
         return generated(self.V, self.Q, Z0, steps, round, backend, like)
 
 
+def _heads_with(
+    V: Floats, Q: Floats, recovery: Recovery | None, maps: tuple[Any, Any, Any]
+) -> Heads:
+    """Heads out of a pickle, with what they map tokens or streams by."""
+    return Heads(V, Q, recovery)._with(*maps)
+
+
 def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
     """Make heads of arrays on the host that nothing else holds, without checking them again."""
     heads = Heads.__new__(Heads)
     heads.V, heads.Q = np.ascontiguousarray(V), np.ascontiguousarray(Q)
-    heads._recovery, heads._map = recovery, None
+    vars(heads).update(_recovery=recovery, _map=None, _maps=None, _constants=None)
     heads.V.setflags(write=False)
     heads.Q.setflags(write=False)
     return heads

@@ -248,6 +248,11 @@ class Moments(MomentSums):
         given = Batch(Z, y, offsets, sample_weight, end=0, where="")
         empty = self._empty()
         if (value := self._map_for(map)) is not None:
+            if isinstance(Z, Streams):
+                raise ValueError(
+                    "map: with a scale, gates or weights of queries, give Streams with key_map and "
+                    "query_map in the place of tokens"
+                )
             source, token_map = self._mapped(source, given, value)
             empty.features = self.features.mapped_by(token_map)
         if source is not None:

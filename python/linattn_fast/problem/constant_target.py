@@ -21,6 +21,7 @@ import numpy as np
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Positions
 from ..data.sources import Batch, Source
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features.features import Features
 from ..features.samples import Samples
@@ -174,6 +175,7 @@ class _MoreTargets:
                 batch, self.problem.positions, features, d=features.d, d_out=self.problem.d_out
             )
             more = _with_feature(samples, self.feature, self.scale)
-            yield batch._replace(
-                Z=more.tokens, y=more.targets, offsets=None, sample_weight=more.weights
-            )
+            tokens = more.tokens
+            if isinstance(tokens, StreamStates):
+                tokens = tokens.without_form()
+            yield batch._replace(Z=tokens, y=more.targets, offsets=None, sample_weight=more.weights)
