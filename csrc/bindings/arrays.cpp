@@ -51,7 +51,8 @@ int checked_threads(int threads) {
   return threads;
 }
 
-OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std::optional<Offsets>& offsets)
+OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std::optional<Offsets>& offsets,
+                         std::int64_t shortest)
     : kept_offsets(offsets) {
   const std::string where(name);
   if (py::isinstance<py::tuple>(storage)) {
@@ -61,7 +62,8 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
     for (const py::handle& item : py::reinterpret_borrow<py::tuple>(storage)) {
       if (!py::isinstance<py::array>(item)) throw py::type_error(where + ": every item must be an array");
       py::array array = py::reinterpret_borrow<py::array>(item);
-      require(array.ndim() == 2 && array.shape(0) > 0 && array.shape(1) > 0, where + ": every item must be (n, d)");
+      require(array.ndim() == 2 && array.shape(0) >= shortest && array.shape(1) > 0,
+              where + ": every item must be (n, d)");
       require(arrays.empty() || array.shape(1) == arrays.front().shape(1), where + ": all items must have the same d");
       if (!scalar) scalar = scalar_of(name, array);
       require(*scalar == scalar_of(name, array), where + ": all items must have the same dtype");
@@ -75,7 +77,7 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
 
   if (!py::isinstance<py::array>(storage)) throw py::type_error(where + ": must be an array or a tuple of arrays");
   py::array array = py::reinterpret_borrow<py::array>(storage);
-  require(array.ndim() == (offsets ? 2 : 3) && array.size() > 0,
+  require(array.ndim() == (offsets ? 2 : 3) && (array.size() > 0 || shortest == 0) && array.shape(array.ndim() - 1) > 0,
           where + (offsets ? ": must be (rows, d), not empty" : ": must be (N, n, d), not empty"));
   const Scalar scalar = scalar_of(name, array);
   const Sequence sequence = sequence_of(name, array);
@@ -88,7 +90,7 @@ OwnedTokens::OwnedTokens(const char* name, const py::object& storage, const std:
     const std::int64_t count = offsets->size() - 1;
     require(starts[0] == 0 && starts[count] == array.shape(0), "offsets: must run from 0 to the number of rows");
     for (std::int64_t i = 0; i < count; ++i) {
-      require(starts[i] < starts[i + 1], "offsets: must increase");
+      require(starts[i] + shortest <= starts[i + 1], "offsets: must increase");
     }
     tokens = Tokens::flat(sequence, scalar, starts, count, d);
   }

@@ -22,8 +22,10 @@ using Offsets = py::array_t<std::int64_t, py::array::c_style>;
 
 // Tokens together with the arrays it points into. Made with the GIL held; read without it.
 struct OwnedTokens {
-  // storage: (N, n, d), or (rows, d) with offsets, or a tuple of (n_i, d); float32 or float64, any strides.
-  OwnedTokens(const char* name, const py::object& storage, const std::optional<Offsets>& offsets);
+  // storage: (N, n, d), or (rows, d) with offsets, or a tuple of (n_i, d); float32 or float64, any strides. Sequences
+  // of at least `shortest` tokens, 1 or 0.
+  OwnedTokens(const char* name, const py::object& storage, const std::optional<Offsets>& offsets,
+              std::int64_t shortest = 1);
 
   std::vector<py::array> arrays;
   std::optional<Offsets> kept_offsets;

@@ -53,10 +53,27 @@ std::int64_t scan(const py::object& storage, const std::optional<Offsets>& offse
   return first_non_finite(*tokens, threads);
 }
 
+// Factors of bounds on the sizes of summands of streams, their roundings, and whether one underflowed.
+py::tuple sizes_of_streams(const OwnedSamples& owned, int threads) {
+  const Streams* const streams = owned.streams();
+  require(streams != nullptr, "samples: streams are needed");
+  const std::int64_t d_q = owned.tokens().width();
+  Doubles of_values = zeros({streams->d_v(), d_q}), of_keys = zeros({streams->d_k(), d_q});
+  double *const values = of_values.mutable_data(), *const keys = of_keys.mutable_data();
+  threads = checked_threads(threads);
+  SizeSummation how{};
+  {
+    const py::gil_scoped_release release;
+    how = stream_sizes(*streams, owned.tokens(), owned.weights(), threads, values, keys);
+  }
+  return py::make_tuple(of_values, of_keys, how.roundings, how.underflow);
+}
+
 }  // namespace
 
 void register_moments(py::module_& module) {
   py::register_exception<NonFinite>(module, "NonFiniteError", PyExc_ValueError);
+  module.def("stream_sizes", &sizes_of_streams, py::arg("samples"), py::arg("threads"));
   py::class_<SummedMoments>(module, "Moments", "Sums over samples, and what a bound on their rounding rests on.")
       .def_readonly("gram", &SummedMoments::gram, "The compact Gram, flat; empty where it was not wanted.")
       .def_readonly("cross", &SummedMoments::cross, "sum w y_a z_l s_u (d_out, queries, pairs).")

@@ -102,6 +102,7 @@ BlockFiller::BlockFiller(const Kernels& kernels, const Samples& data, Precision 
       group_(kernels, data.tokens, data.positions == Positions::all ? data.targets : nullptr, formed_coordinates(data)),
       formed_(formed_coordinates(data)) {
   if (data.states != nullptr) states_.emplace(kernels, *data.states);
+  if (data.streams != nullptr) streams_.emplace(kernels, *data.streams);
   const std::int64_t queries = data.queries();
   const auto chosen = [&](std::int64_t i) {
     return data.selection != nullptr ? data.selection->queries[static_cast<std::size_t>(i)] : i;
@@ -157,8 +158,9 @@ void BlockFiller::weights_of(std::int64_t first, std::int64_t count, double* wei
 void BlockFiller::fill_last(SampleBlock& block, std::int64_t first, std::int64_t count) {
   group_.select(first, count);
   group_.last_tokens(block.z.data(), block_stride);
-  if (states_) {
-    states_->read(first, count, block.s.data(), block_stride);
+  if (states_ || streams_) {
+    if (states_) states_->read(first, count, block.s.data(), block_stride);
+    if (streams_) streams_->read(first, count, block.s.data(), block_stride);
     require_finite_rows(block.s.data(), block_stride, data_.formed_pairs(), count);
     require_finite_rows(block.z.data(), block_stride, data_.d(), count);
   } else {

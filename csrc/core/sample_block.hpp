@@ -2,6 +2,7 @@
 //
 //   last, causal   a sample is a query z with its S and target y: gram = sum w (s s') (x) (z z'), cross = sum w y z s
 //   states         the same, with the memory that is given in the place of S
+//   streams        the same, with the memory that is summed from keys and values
 //   all            a sample is a sequence; the sum over its queries of z z' is S itself, so with the map
 //                  M = sum_t y_t z_t':  gram = third moment sum w s s s,  cross = sum w M s
 #pragma once
@@ -107,6 +108,7 @@ class BlockFiller {
   Precision precision_;
   SequenceGroup group_;
   std::optional<StateReader> states_;
+  std::optional<StreamReader> streams_;
   std::vector<RowPair> formed_;            // coordinates of the pairs that are formed (forms_few)
   std::vector<RowPair> query_pairs_;       // of z: (l, m), l <= m, both chosen
   std::vector<RowPair> square_pairs_;      // of z: (l, l), chosen; or of the weights and s (all)

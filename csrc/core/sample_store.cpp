@@ -19,7 +19,8 @@ SampleStore::SampleStore(const Kernels& kernels, const Samples& data, bool keep)
       data_(data),
       filled_{data.tokens,    data.positions == Positions::all ? nullptr : data.targets,
               data.weights,   data.positions,
-              data.selection, data.states},
+              data.selection, data.states,
+              data.streams},
       keep_(keep),
       blocks_(BlockFiller(kernels, data, Precision::float64).blocks()),
       kept_(static_cast<std::size_t>(keep ? blocks_ : 0)) {}

@@ -8,6 +8,7 @@
 #include "../common/index.hpp"
 #include "../common/positions.hpp"
 #include "states.hpp"
+#include "streams.hpp"
 #include "tokens.hpp"
 
 namespace linattn {
@@ -27,7 +28,7 @@ struct Selection {
 // (d_out = 0), and so may weights (one a sequence) and a selection (all features).
 //
 // With states, s is their memory in the place of sums over tokens, and the tokens are their queries, one a sequence;
-// positions are last then, and there is no selection.
+// positions are last then, and there is no selection. With streams, it is the same with a memory that is summed.
 struct Samples {
   const Tokens& tokens;
   const Tokens* targets;
@@ -35,6 +36,7 @@ struct Samples {
   Positions positions;
   const Selection* selection = nullptr;
   const States* states = nullptr;
+  const Streams* streams = nullptr;
 
   std::int64_t d() const { return tokens.width(); }
   std::int64_t d_out() const { return targets != nullptr ? targets->width() : 0; }
@@ -45,7 +47,10 @@ struct Samples {
     return selection != nullptr ? static_cast<std::int64_t>(selection->queries.size()) : d();
   }
   // Pairs of S, or entries of the memory.
-  std::int64_t all_pairs() const { return states != nullptr ? states->entries() : pair_count(d()); }
+  std::int64_t all_pairs() const {
+    if (streams != nullptr) return streams->entries();
+    return states != nullptr ? states->entries() : pair_count(d());
+  }
   bool forms_few() const { return selection != nullptr && !selection->formed.empty(); }
   // Rows of s.
   std::int64_t formed_pairs() const {

@@ -25,6 +25,7 @@ namespace {
 #include "layer.hpp"
 #include "peak.hpp"
 #include "product.hpp"
+#include "running_memory.hpp"
 #include "side_by_side.hpp"
 
 #include "maps.hpp"
@@ -56,6 +57,7 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        sequence_moments,
                        prefix_moments,
                        chosen_prefixes,
+                       running_memory,
                        pack_groups,
                        product_kernels<double>,
                        product_kernels<float>,

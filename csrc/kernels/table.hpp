@@ -89,6 +89,15 @@ static inline std::int64_t sequence_scratch(std::int64_t d, std::int64_t d_out) 
   return most_lanes * (chunk_tokens(d, d_out) * (d + d_out) + d * (d + 1) / 2 + d_out * d + d_out);
 }
 
+// A few keys b_t of one sequence with their values a_t and gates, rows of float64 that may be read a vector past their
+// ends. With symmetric, keys and values are the same, and only the entries j <= k of a_t b_t' count.
+struct KeyRows {
+  const double *keys, *values;  // count rows of d_k_stride and d_v_stride doubles
+  const double* gates;          // null: 1
+  std::int64_t d_k, d_v, d_k_stride, d_v_stride, count;
+  bool symmetric;
+};
+
 struct Kernels {
   const char* name;
   int lanes;  // doubles in a vector
@@ -112,6 +121,10 @@ struct Kernels {
   // The same for chosen pairs: s[i] = sums of z[pairs[i].x] * z[pairs[i].y].
   void (*chosen_prefixes)(const double* z, std::int64_t stride, const RowPair* pairs, std::int64_t count,
                           std::int64_t first, std::int64_t last, double* s);
+
+  // after = before, multiplied with a gate and increased by a_t b_t' for one key after the other; row by row without
+  // gaps, with room for a vector past the last.
+  void (*running_memory)(const KeyRows& keys, const double* before, double* after);
 
   // out[(i / lanes) * samples + k][i % lanes] = row i at sample k.
   void (*pack_groups)(const double* source, std::int64_t stride, std::int64_t rows, std::int64_t samples, double* out);

@@ -38,7 +38,9 @@ class Samples:
     Checked when it is made; holds on to the arrays, copies none, and never changes, so that threads
     may share it. ``offsets`` go with rows laid end to end; ``pairs`` and ``queries`` are numbers of
     chosen ones, ascending, both or none. With ``memory``, (N, d_v, d_k), samples are states, and
-    ``tokens``, (N, 1, d_q), are their queries.
+    ``tokens``, (N, 1, d_q), are their queries. With ``keys`` it is the same with a memory that is
+    summed: ``sequences`` and ``seen`` say which keys a query sees, ``values`` may be None for the
+    keys, and there is one of ``gates`` a key.
     """
 
     def __init__(
@@ -54,6 +56,12 @@ class Samples:
         queries: _Offsets = None,
         memory: Array | None = None,
         symmetric: bool = False,
+        keys: _Storage | None = None,
+        key_offsets: _Offsets = None,
+        values: _Storage | None = None,
+        gates: _Floats | None = None,
+        sequences: _Offsets = None,
+        seen: _Offsets = None,
     ) -> None: ...
 
 class Moments:
@@ -77,6 +85,8 @@ class Moments:
 def accumulate(
     samples: Samples, *, precision: str, with_gram: bool, threads: int, progress: _Progress
 ) -> Moments: ...
+
+def stream_sizes(samples: Samples, threads: int) -> tuple[_Floats, _Floats, int, bool]: ...
 
 class NormalEquations:
     def __init__(self, samples: Samples, *, keep: bool) -> None: ...

@@ -358,6 +358,10 @@ def test_moments_of_states_and_of_streams_are_merged(rng):
     own = la.Moments.of_states((2, 3), 2, 2)
     own.add(as_states._totals, other._totals)
     assert np.allclose(own.summand_sizes(), as_states.summand_sizes() + other.gram_diagonal())
+    sizes = la.Moments.of_states((2, 3), 2, 2, positions="causal", backend="numpy")
+    sizes.update(case.streams, case.rows_to_form(y))  # which has them exactly
+    assert (as_states.summand_sizes() >= sizes.summand_sizes() * (1 - 1e-12)).all()
+    assert (as_states.summand_sizes() < 10 * sizes.summand_sizes()).all()
     assert own.fit().certificate.verdict == "identifiable"
 
 

@@ -17,7 +17,6 @@ from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import (
     Accumulation,
-    roundings_of_sizes,
     sizes_are_apart,
     summand_sizes,
 )
@@ -80,6 +79,23 @@ def _first_non_finite(tokens: Tokens, threads: int) -> int:
     return min((i for i in found if i >= 0), default=-1)
 
 
+def _stream_sizes(samples: Samples) -> tuple[Floats, int, bool]:
+    """Bounds on sum w A_u^2 c_l^2, (n_pairs, n_queries), from sums of squares of keys and values.
+
+    With alpha and beta the gated sums of a_j^2 and b_k^2, A[j,k]^2 <= alpha_j beta_k, and the sum
+    of w alpha_j beta_k c_l^2 is at most the root of sum w alpha_j^2 c_l^2 times sum w beta_k^2
+    c_l^2. Also the number of roundings, besides those of alpha and beta, and whether one underflowed.
+    """
+    values, keys, additions, lost = core.stream_sizes(samples.compiled, get_num_threads())
+    roots, of_keys = np.sqrt(values), np.sqrt(keys)
+    if samples.tokens.kind.symmetric:  # type: ignore[attr-defined]  # states
+        j, k = np.triu_indices(len(keys))
+        sizes = roots[j] * of_keys[k]
+    else:
+        sizes = (roots[:, None] * of_keys).reshape(-1, keys.shape[1])
+    return sizes, additions + 8, lost
+
+
 def _queries(tokens: Tokens, positions: Positions) -> core.Samples:
     """Tokens that a layer is applied to, as the extension takes them."""
     return core.Samples(tokens=tokens.storage, offsets=tokens.offsets, positions=positions)
@@ -124,7 +140,8 @@ class CpuBackend:
         underflow = found.underflow
         sizes = None if chosen.everything else found.sizes
         if sizes_are_apart(samples):
-            sizes, wide = summand_sizes(samples), max(wide, roundings_of_sizes(samples.n_samples))
+            sizes, additions, lost = _stream_sizes(samples)
+            wide, underflow = max(wide, additions), underflow or lost
         return Totals(
             found.gram.reshape(shape),
             found.cross,

@@ -10,7 +10,7 @@ that its bits do not depend on that. Compiled code reads keys and values where t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -187,6 +187,18 @@ class StreamStates(States):
         for first in range(0, len(self), step):
             where = slice(first, min(first + step, len(self)))
             yield where, self.part(where.start, where.stop)
+
+    def compiled(self) -> dict[str, Any]:
+        """Keywords by which compiled code takes these states (``_cpu.Samples``)."""
+        return {
+            "tokens": self.query[:, None],
+            "keys": self.keys.storage,
+            "key_offsets": self.keys.offsets,
+            "values": None if self.values is None else self.values.storage,
+            "gates": None if self.gates is None else np.ascontiguousarray(self.gates),
+            "sequences": np.ascontiguousarray(self.sequences, dtype=np.int64),
+            "seen": np.ascontiguousarray(self.seen),
+        }
 
     # ---------------------------------------------------------------------------- some of them
 

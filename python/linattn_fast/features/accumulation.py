@@ -78,11 +78,6 @@ def sizes_are_apart(samples: Samples) -> bool:
     return isinstance(samples.tokens, StreamStates)
 
 
-def roundings_of_sizes(n_samples: int) -> int:
-    """Number of roundings of such sums besides those of S, as :func:`summand_sizes` adds."""
-    return _SEQUENCES_AT_ONCE + n_samples // _SEQUENCES_AT_ONCE + 8
-
-
 def _feature_sizes(samples: Samples) -> Floats:
     """Sum w s_u^2 z_l^2, (n_pairs, n_queries), where each feature is a summand of its own.
 

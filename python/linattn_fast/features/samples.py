@@ -20,6 +20,7 @@ from ..arrays.compiled import core
 from ..arrays.types import Array, Floats, Mask, Numbers, Positions
 from ..data.data_warnings import LayoutWarning, PaddingWarning, warn
 from ..data.states import States
+from ..data.stream_states import StreamStates
 from ..data.tokens import TRANSPOSE, Tokens, as_targets, as_weights, total_weight
 from .features import Features
 from .left_out import require_none_left_out
@@ -89,6 +90,8 @@ class Samples:
             "weights": self.weights,
             "positions": self.positions,
         }
+        if isinstance(tokens, StreamStates):
+            return core.Samples(**tokens.compiled(), **rest)
         if isinstance(tokens, States):
             memory = tokens.memory if tokens.memory.ndim == 3 else tokens.memory[:, None]
             query = tokens.query.reshape(len(tokens), 1, -1)
