@@ -15,7 +15,7 @@ the fewest heads that have its coefficients are found
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import datasets, softmax
+from . import datasets, maps, softmax
 from .arrays.libraries import convert
 from .backend.choice import BackendInfo, backends
 from .certificate.certificate import Certificate
@@ -85,6 +85,7 @@ __all__ = [
     "head_path",
     "leave_one_out",
     "load",
+    "maps",
     "match_heads",
     "paper_features",
     "recover_heads",

@@ -316,6 +316,35 @@ def test_learning_curves_go_on_with_partial_fit(rng):
 # ------------------------------------------------------------------------- without scikit-learn
 
 
+@pytest.mark.parametrize("value", [None, la.maps.elu1, np.tanh])
+def test_maps_and_intercepts_are_those_of_the_package(rng, value):
+    X, y = rng.standard_normal((80, 5, 2)), 7 + rng.standard_normal(80)
+    model = Regressor(alpha=0.1, map=value, intercept=True).fit(X, y)
+    fit = la.fit(X, y, alpha=0.1, map=value, intercept=True)
+    assert np.array_equal(model.coef_, fit.coefficients)
+    assert np.array_equal(model.predict(X), fit.predict(X))
+    assert model.n_features_in_ == 2
+    assert model.heads_.constant_coordinate == 2
+    assert np.isclose(model.score(X, y), r2_score(y, fit.predict(X)))
+    with pytest.raises(ValueError, match="X has 3 features, but LinearAttentionRegressor"):
+        model.predict(rng.standard_normal((4, 5, 3)))
+    parts = clone(model).partial_fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
+    assert parts.n_features_in_ == 2
+    assert np.allclose(parts.coef_, fit.coefficients, rtol=0, atol=1e-10)
+    assert parts.moments_.d == 3
+    again = pickle.loads(pickle.dumps(parts))
+    assert np.array_equal(again.predict(X), parts.predict(X))
+
+
+def test_maps_are_searched_over(rng):
+    X = rng.standard_normal((120, 4, 2))
+    y = la.Heads([[[1.0, 2.0]]], [np.eye(2)], map=la.maps.relu)(X)[:, 0]
+    maps = [None, la.maps.elu1, la.maps.relu]
+    search = GridSearchCV(Regressor(heads=None), {"map": maps}, cv=3).fit(X, y)
+    assert search.best_params_ == {"map": la.maps.relu}
+    assert search.best_score_ > 1 - 1e-9
+
+
 def test_the_package_needs_no_scikit_learn():
     said = import_error_without(
         "sklearn",

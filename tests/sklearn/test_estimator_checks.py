@@ -81,11 +81,16 @@ def name_of(value):
 # What parametrize_with_checks does, but with a list: of a generator, new versions of pytest warn
 @pytest.mark.parametrize(
     ("estimator", "check"),
-    list(
-        estimator_checks_generator(
-            OneToken(heads=None, alpha=1e-6), expected_failed_checks=DOES_NOT_APPLY, mark="xfail"
+    [
+        each
+        for estimator in (
+            OneToken(heads=None, alpha=1e-6),
+            OneToken(heads=None, alpha=1e-6, map=la.maps.elu1, intercept=True),
         )
-    ),
+        for each in estimator_checks_generator(
+            estimator, expected_failed_checks=DOES_NOT_APPLY, mark="xfail"
+        )
+    ],
     ids=name_of,
 )
 def test_checks_with_one_token_a_sequence(estimator, check):

@@ -395,7 +395,10 @@ NO_ALGEBRA = {
     # copies, files, pictures, counting; or they end in functions that are held
     "get", "put", "to_host", "save", "plot", "with_program", "to_torch", "from_torch", "expand",
     "checked", "totals_of", "holding", "add", "merged", "in_units", "uncertain_heads",
-    "because", "same_choice",
+    "because", "same_choice", "mapped_by", "parts", "number_of",
+    # maps, which sum each entry on its own
+    "chain", "exponential", "landmarks", "width", "constant", "of_rows", "FeatureMap.__call__",
+    "Chain.__call__",
     # which features and states there are, and parts of them
     "occurring", "subset", "named", "batch", "require_tokens", "of_states", "pieces", "sequence",
     "rows", "part", "every", "chosen", "kept", "mapped",
@@ -409,7 +412,7 @@ NO_ALGEBRA = {
 
 
 def public_callables():
-    for part in ("", ".datasets", ".softmax", ".programs"):
+    for part in ("", ".datasets", ".maps", ".softmax", ".programs"):
         module = importlib.import_module(f"linattn_fast{part}")
         for name in module.__all__:
             value = getattr(module, name)

@@ -18,13 +18,13 @@ arithmetic modulo primes, which sees all of them. Where the layer as a whole is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 
-from ..arrays.device import on_device, to_host
+from ..arrays.device import module_of, on_device, to_host
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Array, Floats, Positions
 from ..data.attending import Attending, attended
@@ -157,10 +157,26 @@ class Certificate:
 
     def _leverages(self, tokens: Tokens, where: Positions) -> Floats:
         """h' Lambda^+ h at each query, (rows,); infinite where nothing is determined."""
-        with np.errstate(all="ignore"):  # what is not finite is not known
-            leverages = self._determined().leverages(tokens, where)
-        with on_device(self.device):
-            return unless_left_out(leverages, np.inf, tokens, where, self.features)
+        return self._of_each(self._determined().leverages, np.inf, tokens, where)
+
+    def _of_each(
+        self,
+        answer: Callable[[Tokens, Positions], Array],
+        otherwise: float,
+        tokens: Tokens,
+        where: Positions,
+    ) -> Array:
+        """Ask about each query, (rows,), a part of mapped tokens at a time.
+
+        ``otherwise`` is the answer for queries with features that the data never has.
+        """
+        found = []
+        for part in self.features.parts(tokens):
+            with np.errstate(all="ignore"):  # what is not finite is not known
+                known = answer(part, where)
+            with on_device(self.device):
+                found.append(unless_left_out(known, otherwise, part, where, self.features))
+        return found[0] if len(found) == 1 else module_of(found[0]).concatenate(found)
 
     @overload
     def covers(
@@ -231,15 +247,9 @@ class Certificate:
         determined = self._determined()
         residual = None
         if return_residual or tol is not None:
-            with np.errstate(all="ignore"):
-                residual = determined.residuals(tokens, where)
-            with on_device(self.device):
-                residual = unless_left_out(residual, 1.0, tokens, where, self.features)
+            residual = self._of_each(determined.residuals, 1.0, tokens, where)
         if tol is None or residual is None:
-            with np.errstate(all="ignore"):  # what is not finite is not covered
-                covered = determined.covered(tokens, where)
-            with on_device(self.device):
-                covered = unless_left_out(covered, False, tokens, where, self.features)
+            covered = self._of_each(determined.covered, False, tokens, where)
         else:
             covered = residual <= tol
         answer: Array | list[Array] = converted(tokens.worst(covered, where, np.logical_and))

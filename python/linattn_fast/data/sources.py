@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,19 @@ class Source(Protocol):
         """Whether the data can be read again."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of it takes in memory, beyond what is there; 0 where it is unknown."""
+        ...
+
+    def n_samples(self, positions: Positions) -> int | None:
+        """Number of queries in all batches, where it is known before they are read."""
+        ...
+
+    def resized(self, moments_bytes: int, growth: int = 1) -> Source:
+        """Cut into batches of a size that suits moments, or tokens that grow so many times."""
+        ...
+
     def read(self) -> Iterator[Batch]:
         """Yield all batches, in order."""
         ...
@@ -119,8 +133,22 @@ def is_batches(value: object) -> bool:
     return isinstance(value, Iterable)
 
 
+class _OfUnknownSize:
+    """What sources have in common that learn of their batches by reading them."""
+
+    nbytes = 0
+
+    def n_samples(self, positions: Positions) -> int | None:
+        """See :meth:`Source.n_samples`."""
+        return None
+
+    def resized(self, moments_bytes: int, growth: int = 1) -> Source:
+        """See :meth:`Source.resized`: batches are as they come."""
+        return cast(Source, self)
+
+
 @dataclass
-class Batches:
+class Batches(_OfUnknownSize):
     """An iterable of batches."""
 
     iterable: Iterable[Any]
@@ -143,6 +171,21 @@ class Batches:
         """Yield all batches, in order."""
         for i, item in enumerate(self.iterable):
             yield unpacked(item, i)
+
+
+@dataclass
+class Peeked(_OfUnknownSize):
+    """A source that can be read only once, with its first batch put back."""
+
+    first: Batch
+    rest: Iterator[Batch]
+    unit: str = "batches"
+    total: int | None = None
+    rereadable: bool = False
+
+    def read(self) -> Iterator[Batch]:
+        """Yield all batches."""
+        return chain([self.first], self.rest)
 
 
 def unpacked(item: object, i: int) -> Batch:
@@ -190,15 +233,19 @@ class StoredArrays:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tokens."""
-        return int(np.prod(self.Z.shape, dtype=np.int64)) * _item_bytes(self.Z)
+        """Bytes of the tokens, and of the targets if they are stored."""
+        stored = [self.Z] if self.y is None or not is_stored(self.y) else [self.Z, self.y]
+        return sum(int(np.prod(x.shape, dtype=np.int64)) * _item_bytes(x) for x in stored)
 
-    @property
-    def target_bytes(self) -> int:
-        """Bytes of the targets if they are stored; 0 if they are in memory."""
-        if self.y is None or not is_stored(self.y):
-            return 0
-        return int(np.prod(self.y.shape, dtype=np.int64)) * _item_bytes(self.y)
+    def n_samples(self, positions: Positions) -> int:
+        """See :meth:`Source.n_samples`."""
+        if positions == "last":
+            return self.total
+        return int(np.prod(self.Z.shape[:-1], dtype=np.int64))
+
+    def resized(self, moments_bytes: int, growth: int = 1) -> StoredArrays:
+        """See :meth:`Source.resized`."""
+        return replace(self, batch_bytes=max(1, batch_bytes_for(moments_bytes) // growth))
 
     def _rows(self, first: int, last: int, positions: Positions) -> slice:
         """Entries of some sequences along the first axis of Z ("all"), or of y ("last")."""

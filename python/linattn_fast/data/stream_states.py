@@ -10,7 +10,7 @@ that its bits do not depend on that. Compiled code reads keys and values where t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from ..system.machine import get_num_threads
 from .states import States, StateShape
 from .stream_forms import Integers, QueryRows
 from .tokens import Tokens, alike
+
+if TYPE_CHECKING:
+    from .streams import Streams
 
 _NUMBERS_AT_ONCE = 1 << 20
 """Numbers of memories that are summed side by side."""
@@ -82,12 +85,22 @@ class StreamStates(States):
         )
 
     summed = True
+    given: tuple[Streams, Positions] | None = None
+    """The streams that are yet to be mapped, and for which positions; None as a rule."""
 
     def _changed(self, **changes: object) -> StreamStates:
         """Some of these states, or others made from them; their form is no longer known."""
         made = StreamStates.__new__(StreamStates)
-        vars(made).update({**vars(self), "queries": None, **changes})
+        vars(made).update({**vars(self), "queries": None, "given": None, **changes})
         return made
+
+    def to_be_mapped(self, streams: Streams, positions: Positions) -> StreamStates:
+        """The form of queries whose keys and queries are mapped later, a part at a time."""
+        return self._changed(queries=self.queries, given=(streams, positions))
+
+    def without_form(self) -> StreamStates:
+        """The same states, for targets and weights that are one row each already."""
+        return self._changed()
 
     @property
     def kind(self) -> StateShape:

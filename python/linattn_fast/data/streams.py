@@ -13,6 +13,7 @@ if they had never been there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,10 @@ import numpy.typing as npt
 from ..arrays.device import to_host
 from ..arrays.floats import as_array, as_floats
 from ..arrays.types import Array, Floats, Positions
+from ..maps.pointwise import with_constant
+from . import mapped
+from .mapped import Map, StreamMaps, TokenMap, as_map, one_after_the_other
+from .states import StateShape
 from .stream_forms import QueryRows, as_gates, as_kept, as_queries, one_a_query, only, rows_of
 from .stream_states import StreamStates
 from .tokens import Tokens, as_tokens
@@ -57,6 +62,10 @@ class Streams:
         D_t = g_t D_(t-1) + 1; or an array, one factor a query.
     attend_self
         For "causal", whether query t sees key t, or only those before it.
+    key_map, query_map
+        What keys and queries are mapped by first, see :mod:`linattn_fast.maps`: a function from
+        rows (m, d) to rows (m, D), each made of its own row alone. Values are as they are given;
+        where they are the keys, they are the mapped keys.
 
     Notes
     -----
@@ -79,6 +88,8 @@ class Streams:
     """
 
     are_tokens = False
+    first = 0
+    """Number of the first sequence, of those that these are a part of."""
 
     def __init__(
         self,
@@ -92,6 +103,8 @@ class Streams:
         decay: object = None,
         scale: object = None,
         attend_self: bool = True,
+        key_map: Map | None = None,
+        query_map: Map | None = None,
     ) -> None:
         self.keys = as_tokens(keys, offsets, name="keys")
         self.values = None
@@ -110,6 +123,82 @@ class Streams:
         self.of_tokens = False
         if self.keys.device is not None:
             raise TypeError("keys: Streams are for arrays on the host; bring them home first")
+        self.key_map: TokenMap | None = None
+        self.query_map: TokenMap | None = None
+        self.value_map: TokenMap | None = None
+        self._try(StreamMaps(as_map(key_map, "key_map"), as_map(query_map, "query_map")))
+
+    def _try(self, maps: StreamMaps) -> None:
+        """Take maps for keys, queries and values, each tried on the first of them."""
+        queries = self.queries
+        if not isinstance(queries, Tokens) and maps.query is not None:
+            queries = Tokens(queries.reshape(1, -1, queries.shape[-1]))
+        for name, value, given in (
+            ("key_map", maps.key, self.keys),
+            ("query_map", maps.query, queries),
+            ("value_map", maps.value, self.values),
+        ):
+            if value is not None:
+                assert isinstance(given, Tokens)
+                setattr(self, name, TokenMap.tried(value, given, name))
+
+    def then(self, maps: StreamMaps) -> Streams:
+        """The same streams, mapped by more maps after their own."""
+        made = Streams.__new__(Streams)
+        vars(made).update(vars(self))
+        own = (None if one is None else one.map for one in self._maps)
+        made._try(StreamMaps(*map(one_after_the_other, own, maps)))
+        return made
+
+    @property
+    def _maps(self) -> tuple[TokenMap | None, TokenMap | None, TokenMap | None]:
+        return self.key_map, self.query_map, self.value_map
+
+    def appended(self) -> StreamMaps:
+        """What appends a constant to keys, queries and values that do not have one."""
+        known = [one is not None and one.constant is not None for one in self._maps]
+        maps = [None if has else with_constant for has in known]
+        return StreamMaps(maps[0], maps[1], None if self.symmetric else maps[2])
+
+    @property
+    def constants(self) -> tuple[int, int, int] | None:
+        """The constant coordinates of values, keys and queries, where each has one."""
+        maps = (self.key_map if self.symmetric else self.value_map, self.key_map, self.query_map)
+        j, k, l = (None if one is None else one.constant for one in maps)
+        return None if j is None or k is None or l is None else (j, k, l)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes that mapped keys, queries and values take; 0 without maps."""
+        rows = (
+            self.queries.n_rows if isinstance(self.queries, Tokens) else self.queries[..., 0].size
+        )
+        counts = (self.keys.n_rows, rows, self.keys.n_rows)
+        sizes = zip(counts, self._maps, strict=True)
+        return sum(8 * count * one.width for count, one in sizes if one is not None)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they are better mapped a part at a time."""
+        return self.mapped_bytes > mapped.PART_BYTES
+
+    def unmapped(self) -> Streams:
+        """The same streams without their maps."""
+        made = Streams.__new__(Streams)
+        vars(made).update(vars(self), key_map=None, query_map=None, value_map=None)
+        return made
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Numbers (first, last) of sequences that are mapped at a time."""
+        each = max(1, self.mapped_bytes // len(self))
+        step = max(1, mapped.PART_BYTES // each)
+        for first in range(0, len(self), step):
+            yield first, min(first + step, len(self))
+
+    @property
+    def kind(self) -> StateShape:
+        """What each query is as a state."""
+        return StateShape((self.d_v, self.d_k), self.d_q, self.symmetric)
 
     @classmethod
     def of_tokens_alone(
@@ -165,17 +254,21 @@ class Streams:
 
     @property
     def d_k(self) -> int:
-        """Number of coordinates of a key."""
-        return self.keys.d
+        """Number of coordinates of a key, once it is mapped."""
+        return self.keys.d if self.key_map is None else self.key_map.width
 
     @property
     def d_v(self) -> int:
-        """Number of coordinates of a value."""
-        return self.keys.d if self.values is None else self.values.d
+        """Number of coordinates of a value, once it is mapped."""
+        if self.values is None:
+            return self.d_k
+        return self.values.d if self.value_map is None else self.value_map.width
 
     @property
     def d_q(self) -> int:
-        """Number of coordinates of a query."""
+        """Number of coordinates of a query, once it is mapped."""
+        if self.query_map is not None:
+            return self.query_map.width
         if isinstance(self.queries, Tokens):
             return self.queries.d
         return int(self.queries.shape[-1])
@@ -224,6 +317,10 @@ class Streams:
             scale=scale,
             attend_self=self.attend_self,
             of_tokens=self.of_tokens,
+            first=self.first + first,
+            key_map=self.key_map,
+            query_map=self.query_map,
+            value_map=self.value_map,
         )
         return made
 
@@ -243,6 +340,10 @@ class Streams:
             keys = only(keys, self.kept)
             values = None if values is None else only(values, self.kept)
             gates = None if gates is None else gates[self.kept]
+        if self.key_map is not None:
+            keys = self.key_map.of(keys, self.first)
+        if self.value_map is not None and values is not None:
+            values = self.value_map.of(values, self.first)
         counts = keys.lengths
         sequence = queries.sequences()
         if len(sequence) == 0:
@@ -252,7 +353,7 @@ class Streams:
             seen = place + (1 if self.attend_self else 0)
         else:
             seen = counts[sequence] - (0 if self.attend_self else 1)
-        c = queries.rows
+        c = queries.rows if self.query_map is None else self.query_map.of_queries(queries.rows)
         factor = self._factor(queries, keys, gates, sequence, seen)
         if factor is not None:
             c = c.astype(np.float64, copy=False) * factor[:, None]
@@ -260,6 +361,10 @@ class Streams:
         return StreamStates(
             keys, values, gates, sequence, seen, c, queries, self._roundings(gates, most)
         )
+
+    def has_queries(self, positions: Positions) -> bool:
+        """Whether any query exists."""
+        return len(self._asked(positions).rows) > 0
 
     def _asked(self, positions: Positions) -> QueryRows:
         """The queries that exist, one row each."""

@@ -358,10 +358,14 @@ def as_targets(
 ) -> Tokens:
     """Check targets: one row per sequence for "last", else one row per token in the form of Z.
 
-    An array with one axis less means d_out = 1, and ``scalar`` of the result is true.
+    An array with one axis less means d_out = 1, and ``scalar`` of the result is true. Targets that
+    have been checked are taken as they are.
     """
-    y = tokens.given_rows(y, "y")
-    if positions == "last":
+    if not isinstance(y, Tokens):
+        y = tokens.given_rows(y, "y")
+    if isinstance(y, Tokens):
+        targets = y
+    elif positions == "last":
         given = put(as_floats(y, "y"), like=tokens)
         array = given[:, None] if given.ndim == 1 else given
         if array.ndim != 2 or len(array) != len(tokens) or array.shape[1] == 0:

@@ -8,7 +8,7 @@ there are p = d (d + 1) / 2 * d of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 
@@ -18,10 +18,12 @@ import numpy.typing as npt
 from ..arrays.device import module_of, to_host
 from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Mask, Numbers, Positions
+from ..data.mapped import Map, TokenMap
 from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.states import States
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
+from ..maps.stored import told
 from ..system.arguments import as_size
 from ..system.machine import same_bits
 
@@ -136,6 +138,8 @@ class Features:
     """Number of features, p."""
     everything: bool
     """Whether all features take part."""
+    map: TokenMap | None = None
+    """What tokens are mapped by before their features are taken; None for tokens as they are."""
 
     def __init__(self, d: int, pairs: object = None, queries: object = None) -> None:
         self.d = d if type(d) is int and d > 0 else as_size(d, "d")
@@ -227,11 +231,46 @@ class Features:
         features._others_are_zero = bool(others_are_zero)
         return features
 
+    def mapped_by(self, token_map: TokenMap | None) -> Features:
+        """The same choice of features, of tokens that are mapped first."""
+        features = copy(self)
+        features.map = token_map
+        return features
+
+    @property
+    def d_given(self) -> int:
+        """Number of coordinates of a token as callers give it, before any map."""
+        return self.d if self.map is None else self.map.d
+
+    @property
+    def constant(self) -> int | None:
+        """The coordinate of a mapped token that is always 1; None where no map has one."""
+        return None if self.map is None else self.map.constant
+
+    @property
+    def constant_feature(self) -> int | None:
+        """Number of the feature that is constant in all three places; None without it."""
+        c = self.constant
+        return None if c is None else self.number_of(c, c, c)
+
     @cached_property
     def pair_numbers(self) -> npt.NDArray[np.intp]:
         """Chosen pairs, (n_pairs,), numbered as in the upper triangle."""
         chosen = self._chosen_pairs
         return np.arange(pair_count(self.d)) if chosen is None else chosen
+
+    def number_of(self, j: int, k: int, l: int) -> int | None:
+        """The number of the feature S[j,k] z[l], j <= k, among those that take part, if it does."""
+        number, q, at = j * self.d - j * (j - 1) // 2 + k - j, self._chosen_pairs, l
+        if q is not None:
+            number = int(np.searchsorted(q, pair := number))
+            if number == len(q) or q[number] != pair:
+                return None
+        if self._chosen_queries is not None:
+            at = int(np.searchsorted(self._chosen_queries, l))
+            if at == self.n_queries or self._chosen_queries[at] != l:
+                return None
+        return number * self.n_queries + at
 
     @cached_property
     def queries(self) -> npt.NDArray[np.intp]:
@@ -259,10 +298,11 @@ class Features:
         Returns
         -------
         bool
-            True if d, pairs and queries agree.
+            True if d, pairs, queries and the map of the tokens agree.
         """
         return (
             self.d == other.d
+            and self.map == other.map
             and np.array_equal(self.pair_numbers, other.pair_numbers)
             and np.array_equal(self.queries, other.queries)
         )
@@ -275,7 +315,9 @@ class Features:
         return (
             f"Features(d={self.d}, {self.n_pairs} of {pair_count(self.d)} pairs, "
             f"{self.n_queries} of {self.d} queries: {self.count} features"
-            + (", the others zero in the data)" if self.others_are_zero else ")")
+            + (", the others zero in the data" if self.others_are_zero else "")
+            + ("" if self.map is None else f", of tokens mapped by {told(self.map.map)}")
+            + ")"
         )
 
     @same_bits
@@ -332,10 +374,14 @@ class Features:
         return [f"{given[j]}*{given[k]}" for j, k in self.pairs], [given[l] for l in self.queries]
 
     def batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
-        """Check a batch that these features are wanted of."""
+        """Check a batch that these features are wanted of; the tokens are not mapped yet."""
         if isinstance(Z, States | Streams):
-            raise TypeError(f"Z: tokens with d = {self.d} are needed, got {Z!r}")
-        return as_tokens(Z, offsets, d=self.d)
+            raise TypeError(f"Z: tokens with d = {self.d_given} are needed, got {Z!r}")
+        return as_tokens(Z, offsets, d=self.d_given)
+
+    def parts(self, tokens: Tokens) -> Iterator[Tokens]:
+        """The tokens that features are taken of: mapped, a part of them at a time."""
+        return iter([tokens]) if self.map is None else self.map.parts(tokens)
 
     @same_bits
     def of(self, tokens: Tokens, positions: Positions = "last") -> Floats:
@@ -369,6 +415,13 @@ def as_features(features: object, d: int) -> Features:
     if features.d != d:
         raise ValueError(f"features: they are for d = {features.d}, but the tokens have d = {d}")
     return features
+
+
+def map_of_features(features: object) -> Map | None:
+    """The map that features of mapped tokens bring with them; None for anything else."""
+    if not isinstance(features, Features) or features.map is None:
+        return None
+    return features.map.map
 
 
 def features_of_all(parts: Sequence[Features]) -> Features:

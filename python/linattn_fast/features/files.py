@@ -20,7 +20,9 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.types import Array
+from ..data.mapped import Map, StreamMaps, TokenMap
 from ..data.tokens import as_values
+from ..maps.stored import given_again, map_meta, map_of
 from .features import Features
 from .states import PassedFeatures, StateFeatures, features_of_states
 
@@ -118,7 +120,17 @@ def feature_meta(features: Features) -> dict[str, Any]:
         states = features.shape._asdict() | {"values": "mixed"}
     if isinstance(features, PassedFeatures):
         states = features.whole._asdict() | {"values": "passed"}
-    return {"d": features.d, "others_are_zero": features.others_are_zero, "states": states}
+    meta: dict[str, Any] = {
+        "d": features.d,
+        "others_are_zero": features.others_are_zero,
+        "states": states,
+    }
+    if isinstance(features, StateFeatures) and features.maps is not None:
+        meta["stream_maps"] = [None if one is None else map_meta(one) for one in features.maps]
+        meta["constants"] = features.constants
+    if features.map is not None:
+        meta["map"] = {"of": features.map.d, **map_meta(features.map.map)}
+    return meta
 
 
 def feature_arrays(features: Features) -> dict[str, Array]:
@@ -128,14 +140,30 @@ def feature_arrays(features: Features) -> dict[str, Array]:
     return {"pairs": features.pairs, "queries": features.queries}
 
 
-def read_features(path: PathLike, meta: dict[str, Any], arrays: dict[str, Array]) -> Features:
-    """Take those entries out of ``arrays``; older files do not say why features are left out."""
+def read_features(
+    path: PathLike, meta: dict[str, Any], arrays: dict[str, Array], own: Map | None = None
+) -> Features:
+    """Take those entries out of ``arrays``; older files do not say why features are left out.
+
+    ``own`` is the map of tokens, where it is one that the file could not keep.
+    """
     d, pairs, queries = meta["d"], arrays.pop("pairs"), arrays.pop("queries")
     try:
         if (states := meta.get("states")) is not None:  # older files know of tokens alone
             sizes = states["memory"], states["query"], states["symmetric"]
-            return features_of_states(*sizes, as_values(states.get("values", "mixed")))
+            of_states = features_of_states(*sizes, as_values(states.get("values", "mixed")))
+            if (maps := meta.get("stream_maps")) is not None:
+                of_states.maps = StreamMaps(
+                    *(None if one is None else given_again(map_of(one), own) for one in maps)
+                )
+                constants = meta["constants"]
+                of_states.constants = None if constants is None else tuple(constants)
+            return of_states
         features = Features(d, pairs, queries) if len(pairs) else Features(d)
-        return features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
-    except (TypeError, ValueError) as error:
+        features = features.because(others_are_zero=bool(meta.get("others_are_zero", False)))
+        if (given := meta.get("map")) is not None:  # older files have none
+            kept = map_of({name: value for name, value in given.items() if name != "of"})
+            features = features.mapped_by(TokenMap(given_again(kept, own), int(given["of"]), d))
+        return features
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"path: {path} holds features that are not whole ({error})") from None

@@ -7,13 +7,15 @@ The index of a feature is u d_q + l. A state is a sequence of one token x = (1, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions, Values
+from ..data.mapped import StreamMaps
 from ..data.passed import PassedStates
 from ..data.states import States, StateShape, require_last
 from ..data.streams import Streams
@@ -36,6 +38,10 @@ class StateFeatures(Features):
 
     shape: StateShape
     """What the states look like."""
+    maps: StreamMaps | None = None
+    """What streams are mapped by after their own maps; None for nothing."""
+    constants: tuple[int, int, int] | None = None
+    """Constant coordinates of values, keys and queries, where an intercept has appended them."""
 
     def __init__(
         self, shape: StateShape, entries: Numbers | None = None, coordinates: Numbers | None = None
@@ -109,9 +115,27 @@ class StateFeatures(Features):
         coordinates = self.queries - 1 - self.shape.entries
         return [entries[u - 1] for u in self.pair_numbers], [f"c[{l}]" for l in coordinates]
 
+    def of_streams(self, streams: Streams, maps: StreamMaps) -> StateFeatures:
+        """The same features, of streams that are mapped by such maps after their own."""
+        features = copy(self)
+        features.maps, features.constants = maps, streams.constants
+        return features
+
+    @property
+    def constant_feature(self) -> int | None:
+        """Number of the feature that is constant in all three places; None without one."""
+        if self.constants is None:
+            return None
+        (j, k, l), d = self.constants, self.shape.memory[1]
+        entry = k * d - k * (k - 1) // 2 if self.shape.symmetric else j * d + k
+        return entry * self.shape.query + l
+
     def batch(self, Z: object, offsets: object, positions: Positions) -> States:
-        """Check a batch that these features are wanted of."""
+        """Check a batch that these features are wanted of; large streams are not mapped yet."""
         if isinstance(Z, Streams):
+            Z = Z if self.maps is None else Z.then(self.maps)
+            if Z.is_large and Z.kind == self.shape:
+                return Z.unmapped().states(positions).to_be_mapped(Z, positions)
             Z = Z.states(positions)
         if not isinstance(Z, States):
             hint = ""
@@ -127,6 +151,15 @@ class StateFeatures(Features):
         require_last(Z, positions)
         return Z
 
+    def parts(self, tokens: Tokens) -> Iterator[Tokens]:
+        """The states that features are taken of: large streams are mapped a part at a time."""
+        given = getattr(tokens, "given", None)
+        if given is None:
+            return iter([tokens])
+        streams, positions = given
+        parts = (streams.part(first, last) for first, last in streams.pieces())
+        return (part.states(positions) for part in parts if part.has_queries(positions))
+
     def expand(self, coefficients: Floats) -> Floats:
         """Coefficients (d_out, p) of all features; all of them take part."""
         assert self.everything
@@ -136,7 +169,8 @@ class StateFeatures(Features):
         """Tell whether the other features are those of such states as well."""
         if not isinstance(other, StateFeatures) or isinstance(other, PassedFeatures):
             return False
-        return self.shape == other.shape and super().same_choice(other)
+        alike = self.shape == other.shape and self.maps == other.maps
+        return alike and super().same_choice(other)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Features):
@@ -218,10 +252,10 @@ def batch_and_features(
 
     None means all features that the batch has.
     """
-    if isinstance(features, StateFeatures):
-        return features.batch(Z, offsets, positions), features
     if isinstance(Z, Streams):
         Z = Z.states(positions)
+    if isinstance(features, StateFeatures):
+        return features.batch(Z, offsets, positions), features
     if isinstance(Z, States):
         if features is not None and d is None:
             raise ValueError(

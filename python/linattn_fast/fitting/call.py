@@ -21,9 +21,11 @@ from ..backend.choice import as_precision
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
 from ..data.attending import attended
+from ..data.mapped import Map, as_map, with_intercept
 from ..data.sources import as_source
+from ..data.streams import Streams
 from ..data.tokens import as_positions, as_values
-from ..features.features import Features
+from ..features.features import Features, map_of_features
 from ..features.samples import Samples
 from ..features.states import PassedFeatures
 from ..heads.heads import Heads
@@ -34,11 +36,19 @@ from ..heads.pending import NOT_YET, PendingHeads
 from ..heads.recovery import Wanted
 from ..moments.moments import Moments
 from ..problem.accumulated import Accumulated
+from ..problem.constant_target import ConstantTarget, with_constant_target
 from ..problem.in_memory import InMemory
 from ..problem.interface import Problem, ShowProgress
+from ..problem.mapped import (
+    mapped_problem,
+    mapped_source_problem,
+    stream_maps,
+    streams_problem,
+)
 from ..problem.streamed import Streamed, streamed
 from ..solvers.cholesky import accumulated
 from ..solvers.conjugate_gradients.pcg import Pcg
+from ..solvers.free_feature import with_free_feature
 from ..solvers.solved import Solved, Task
 from ..system.machine import same_bits
 from ..system.progress import Bar
@@ -65,6 +75,8 @@ def fit(
     certify: bool | Literal["sharp"] = True,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
+    map: Callable[[Any], Any] | None = None,
+    intercept: bool = False,
     mask: object = None,
     lengths: object = None,
     scale: object = None,
@@ -143,6 +155,17 @@ def fit(
         when they are asked for, with the per cent of its flops that are spent, and 100. An
         exception that stops "pcg", such as KeyboardInterrupt, has an attribute ``iterate``: the
         coefficients found so far.
+    map
+        What tokens are mapped by first: one of :mod:`linattn_fast.maps`, or any function from rows
+        (m, d) to rows (m, D), each made of its own row alone. It is applied to a part of the
+        sequences at a time, so that mapped tokens are never held as a whole. Everything about the
+        fit (``predict``, ``heads``, ``certificate``) takes tokens as they are before the map.
+    intercept
+        Append a constant coordinate to the tokens, after any map, unless the map has one, so that
+        the layer contains affine maps; ``fit.heads.constant_coordinate`` says which it is. The
+        ridge leaves out the feature that is constant in all three places: n for n tokens, so that
+        it is a constant where all sequences are equally long. Without a ridge, it is the same as
+        ``map=la.maps.with_constant``.
     mask, lengths, scale, decay, attend_self
         Which tokens of padded sequences exist, and what they attend to, as for :class:`Streams`,
         with tokens that are queries, keys and values at once: masked tokens are as if absent, their
@@ -176,7 +199,8 @@ def fit(
     """
     positions = as_positions(positions)
     precision, values = as_precision(precision), as_values(values)
-    settings = Settings.of(alpha, heads, solver, certify, memory_limit)
+    settings = Settings.of(alpha, heads, solver, certify, memory_limit, intercept)
+    map = as_map(map)
     Bar(0, "", progress)  # checked before any work, as everything else
     given = Z
     Z, offsets = attended(
@@ -193,7 +217,17 @@ def fit(
     # What overflows is refused when the result is put together, in this package's words
     with on_device(device_of(Z)), np.errstate(all="ignore"):
         problem = as_problem(
-            Z, y, offsets, sample_weight, positions, features, backend, precision, values
+            Z,
+            y,
+            offsets,
+            sample_weight,
+            positions,
+            features,
+            backend,
+            precision,
+            values,
+            map=map,
+            intercept=intercept,
         )
         try:
             return fit_problem(problem, settings, progress)
@@ -215,13 +249,48 @@ def as_problem(
     backend: str,
     precision: Precision = "float64",
     values: Values = "mixed",
+    map: Map | None = None,
+    intercept: bool = False,
+    d_out: int | None = None,
 ) -> InMemory | Streamed:
-    """Check the data of a fit, and make a problem of it; names of choices have been checked."""
+    """Check the data of a fit, and make a problem of it; ``positions`` have been checked.
+
+    Features of mapped tokens bring their own map, where no other is given. ``d_out`` is 0 where
+    there are no targets.
+    """
+    if isinstance(Z, Streams) and values == "mixed":
+        return streams_problem(
+            Z,
+            y,
+            stream_maps(Z, map, intercept),
+            sample_weight=sample_weight,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+            d_out=d_out,
+        )
+    map = with_intercept(map_of_features(features) if map is None else map, intercept)
     source = None
     if type(Z) is not np.ndarray:  # a plain array is no stream
         source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
+    if source is not None and map is not None:
+        return mapped_source_problem(source, map, positions, features, backend, precision)
     if source is not None:
         return streamed(source, positions, features, backend, precision, values)
+    if map is not None:
+        return mapped_problem(
+            Z,
+            y,
+            map,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            positions=positions,
+            features=features,
+            backend=backend,
+            precision=precision,
+            d_out=d_out,
+        )
     samples = Samples.checked(
         Z,
         y,
@@ -230,6 +299,7 @@ def as_problem(
         positions=positions,
         features=features,
         values=values,
+        d_out=d_out,
     )
     return InMemory.of(samples, backend, precision)
 
@@ -242,10 +312,12 @@ def fit_moments(
     solver: str,
     certify: bool | Literal["sharp"],
     memory_limit: int | None,
+    intercept: bool = False,
 ) -> Fit:
     """Fit from moments alone; see :meth:`Moments.fit`."""
     # Settings checks the solver, which may be any string
-    settings = Settings(alpha, heads, solver, certify, memory_limit)  # type: ignore[arg-type]
+    chosen: Solver = solver  # type: ignore[assignment]
+    settings = Settings(alpha, heads, chosen, certify, memory_limit, intercept=intercept)
     if moments.d_out == 0:
         raise ValueError(
             "d_out: these moments have no targets (d_out = 0); there is nothing to fit"
@@ -257,6 +329,9 @@ def fit_moments(
 
 def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = False) -> Fit:
     """Plan, solve and certify, as every fit does, wherever its data is; heads follow on demand."""
+    target = _constant_target(problem, settings)
+    if target is not None:
+        problem = target.problem
     resources = Resources.of(problem, settings.memory_limit)
     plan = make_plan(problem, settings, resources)
     task = Task(
@@ -270,6 +345,8 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
         progress=progress,
     )
     step, solved, why = plan.follow(task)
+    if target is not None:
+        solved = with_free_feature(task, solved, target)
     _require_finite(solved)
     certificate = None
     if settings.certify:
@@ -282,6 +359,24 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
     if task.alpha == 0 and solved.n_samples < unknowns:
         warn_of_interpolation(found)
     return found
+
+
+def _constant_target(problem: Problem, settings: Settings) -> ConstantTarget | None:
+    """The problem with the constant feature as a target, where the ridge is to leave it out."""
+    if not settings.intercept:
+        return None
+    c, feature = problem.features.constant, problem.features.constant_feature
+    if feature is None and c is None:
+        raise ValueError(
+            "intercept: no coordinate of these tokens is known to be constant; moments have one "
+            "where they were updated with map=la.maps.with_constant"
+        )
+    if feature is None:
+        raise ValueError(
+            f"intercept: the features that were chosen leave out the constant one, the pair "
+            f"({c}, {c}) with query {c}"
+        )
+    return with_constant_target(problem, feature) if settings.alpha > 0 else None
 
 
 def _assembled(
@@ -301,13 +396,13 @@ def _assembled(
             without = WithoutGram(solved, task.alpha, settings.heads, memory)
             solution, few = without.best(task.progress)
             solved = replace(solved, bytes=without.bytes)
-            heads = few.put(place)
+            heads = few.put(place).for_features(problem.features)
     elif isinstance(settings.heads, int):  # the layer itself is another one, and from moments
         moments = accumulated(task).get()
         with task.stages.timed("heads"):  # on the host, wherever the coefficients are
             home = replace(solution, coefficients=to_host(place))
             solution, few = best_layer(settings.heads, moments, task.alpha, home)
-            heads = few.put(place)
+            heads = few.put(place).for_features(problem.features)
     coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
     info = FitInfo(
         solver=solved.solver,

@@ -18,18 +18,20 @@ from ..certificate.certifying import (
     require_certificate_memory,
 )
 from ..data.attending import attended
+from ..data.mapped import Map, as_map
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions, as_values
 from ..features.features import Features
-from ..features.samples import Samples
 from ..moments.moments import Moments
 from ..problem.in_memory import InMemory
 from ..problem.interface import ShowProgress
+from ..problem.streamed import Streamed
 from ..solvers.blocks.choice import blocks_bytes, blocks_worth_it
 from ..solvers.blocks.solver import factorise_partition
 from ..solvers.costs import seconds_worth_cutting
 from ..system.machine import as_memory_limit, require_memory, same_bits, usable_memory
 from ..system.progress import Bar
+from .call import as_problem
 
 
 @same_bits
@@ -45,6 +47,8 @@ def certify(
     spectrum: bool = False,
     memory_limit: int | None = None,
     progress: bool | Callable[[int, Any], object] = False,
+    map: Map | None = None,
+    intercept: bool = False,
     mask: object = None,
     lengths: object = None,
     scale: object = None,
@@ -68,6 +72,8 @@ def certify(
     progress
         True shows a bar while moments are accumulated; a function is called with the sequences done
         and their number.
+    map, intercept
+        As for :func:`linattn_fast.fit`.
     mask, lengths, scale, decay, attend_self
         Which tokens exist and what they attend to, as for :func:`linattn_fast.fit`.
 
@@ -96,17 +102,19 @@ def certify(
     Bar(0, "", progress)  # checked before any work
     with on_device(device_of(Z)), np.errstate(all="ignore"):  # what overflows is refused
         if isinstance(Z, Moments):
-            if offsets is not None or sample_weight is not None or features is not None:
+            others = (offsets, sample_weight, features, map)
+            if any(each is not None for each in others) or intercept:
                 raise ValueError(
-                    "offsets, sample_weight, features: moments carry their own data; give Z alone"
+                    "offsets, sample_weight, features, map, intercept: moments carry their own "
+                    "data; give Z alone"
                 )
             require_certificate_memory(Z.features, Z.n_samples, memory_limit)
             return certificate_from(Z, spectrum=spectrum)
-        positions = as_positions(positions)
+        where = as_positions(positions)
         Z, offsets = attended(
             Z,
             offsets,
-            positions,
+            where,
             sample_weight,
             mask=mask,
             lengths=lengths,
@@ -114,18 +122,21 @@ def certify(
             decay=decay,
             attend_self=attend_self,
         )
-        samples = Samples.checked(
+        problem = as_problem(
             Z,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            positions=positions,
-            features=features,
+            None,
+            offsets,
+            sample_weight,
+            where,
+            features,
+            backend,
             values=values,
+            map=as_map(map),
+            intercept=intercept,
             d_out=0,
         )
-        problem = InMemory.of(samples, backend)
-        if spectrum:
-            return _by_moments(problem, memory_limit, progress, spectrum=True)
+        if spectrum or isinstance(problem, Streamed):
+            return _by_moments(problem, memory_limit, progress, spectrum=spectrum)
         return _certified(problem, memory_limit, progress)
 
 
@@ -148,9 +159,15 @@ def _certified(problem: InMemory, memory_limit: int | None, progress: ShowProgre
 
 
 def _by_moments(
-    problem: InMemory, memory_limit: int | None, progress: ShowProgress, *, spectrum: bool
+    problem: InMemory | Streamed,
+    memory_limit: int | None,
+    progress: ShowProgress,
+    *,
+    spectrum: bool,
 ) -> Certificate:
     """Certify from a factorisation of the second moment."""
+    assert problem.n_samples is not None
+    assert problem.read is not None
     require_certificate_memory(problem.features, problem.n_samples, memory_limit)
     moments = problem.moments(progress)
     factor = certifying_factor(moments, problem.read, memory_limit)

@@ -95,6 +95,8 @@ class Settings:
     memory_limit: int | None
     tol: float | None = None
     """Accuracy asked of conjugate gradients (:class:`linattn_fast.Pcg`); None for rounding."""
+    intercept: bool = False
+    """Whether the ridge leaves out the feature that is constant in all coordinates."""
 
     @classmethod
     def of(
@@ -104,11 +106,12 @@ class Settings:
         solver: Solver | Pcg,
         certify: bool | Literal["sharp"],
         memory_limit: int | None,
+        intercept: bool = False,
     ) -> Settings:
         """Make settings from what users give."""
         if isinstance(solver, Pcg):
-            return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol)
-        return cls(alpha, heads, solver, certify, memory_limit)
+            return cls(alpha, heads, "pcg", certify, memory_limit, solver.tol, intercept)
+        return cls(alpha, heads, solver, certify, memory_limit, intercept=intercept)
 
     def __post_init__(self) -> None:
         alpha = self.alpha
@@ -123,6 +126,13 @@ class Settings:
             names = ", ".join(SOLVER_NAMES)
             raise ValueError(f"solver: must be one of {names} or Pcg(tol=...), got {self.solver!r}")
         object.__setattr__(self, "memory_limit", as_memory_limit(self.memory_limit))
+        if not isinstance(self.intercept, bool | np.bool_):
+            raise TypeError(f"intercept: True or False is needed, got {self.intercept!r}")
+        if self.intercept and self.alpha > 0 and isinstance(self.heads, int):
+            raise ValueError(
+                "intercept: the best layer with a number of heads is found with a ridge on every "
+                "feature; take alpha = 0, heads='minimal', or map=la.maps.with_constant instead"
+            )
 
 
 # ------------------------------------------------------------------------------ the plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays.device import device_of, frozen, on_device, to_host
+from ..arrays.device import device_of, frozen, module_of, on_device, to_host
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Array, Floats, Positions
 from ..backend.choice import get_backend
@@ -16,6 +16,7 @@ from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
 from ..data.attending import Attending, attended
+from ..data.mapped import Map, as_map
 from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_positions
 from ..features import files as storage
@@ -221,8 +222,18 @@ class Fit:
 
     @property
     def d(self) -> int:
-        """Number of coordinates of a token; of a state as one, 1 + q + d_q."""
+        """Number of coordinates of a token, once it is mapped; of a state as one, 1 + q + d_q."""
         return self.features.d
+
+    @property
+    def map(self) -> Map | None:
+        """What tokens are mapped by, the constant of an intercept included; None for nothing.
+
+        ``predict`` and ``score``, ``heads`` and ``certificate`` take tokens as they are before it.
+        """
+        if isinstance(self.features, StateFeatures) and self.features.maps is not None:
+            return self.features.maps.key
+        return None if self.features.map is None else self.features.map.map
 
     @property
     def d_out(self) -> int:
@@ -359,12 +370,16 @@ class Fit:
     ) -> tuple[Positions, Tokens, Floats]:
         """Check positions and tokens, and return them with the outputs, (samples, d_out)."""
         where = self.positions if positions is None else as_positions(positions)
+        features, C = self.features, self.coefficients
         Z, offsets = attended(Z, offsets, where, **attending)
-        tokens = self.features.batch(Z, offsets, where)
+        tokens = features.batch(Z, offsets, where)
         where = tokens.asked(where)
         engine = get_backend(backend, tokens, self)
         with on_device(self.device):
-            rows = outputs_of(self.coefficients, self.features, tokens, where, engine)
+            parts = [
+                outputs_of(C, features, part, where, engine) for part in features.parts(tokens)
+            ]
+            rows = parts[0] if len(parts) == 1 else module_of(parts[0]).concatenate(parts)
         return where, tokens, rows
 
     def to_torch(
@@ -413,7 +428,9 @@ class Fit:
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically; read by :func:`load`.
 
-        Heads that were to be found on demand are found first, so that the file has them.
+        Heads that were to be found on demand are found first, so that the file has them. A map of
+        :mod:`linattn_fast.maps` is kept; of a function of yours, its name is, and :func:`load`
+        takes it again.
 
         Parameters
         ----------
@@ -457,13 +474,17 @@ def _recovery(meta: dict[str, Any] | None) -> Recovery | None:
     return Recovery(**meta, tried=tried)
 
 
-def load(path: storage.PathLike) -> Fit:
+def load(path: storage.PathLike, *, map: Map | None = None) -> Fit:
     """Read a layer that :meth:`Fit.save` wrote.
 
     Parameters
     ----------
     path
         File to read.
+    map
+        The map that the tokens of the fit had, where it was a function of yours: files keep those
+        of :mod:`linattn_fast.maps` and only the names of others, without which the layer cannot be
+        applied.
 
     Returns
     -------
@@ -489,7 +510,7 @@ def load(path: storage.PathLike) -> Fit:
     names = ("coefficients", "V", "Q", "spectrum", "pairs", "queries")
     keys = ("d", "positions", "info", "certificate")
     meta, arrays = storage.read(path, "fit", _FILE_VERSION, names, keys, ("rank_errors",))
-    features = storage.read_features(path, meta, arrays)
+    features = storage.read_features(path, meta, arrays, as_map(map))
     certificate = None
     if meta["certificate"] is not None:
         spectrum = arrays["spectrum"] if arrays["spectrum"].size else None
@@ -499,7 +520,8 @@ def load(path: storage.PathLike) -> Fit:
     program = meta.get("program")  # older files lack it, as they do "scalar_targets"
     heads = None
     if len(arrays["V"]):
-        heads = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
+        of_file = Heads(arrays["V"], arrays["Q"], _recovery(meta.get("recovery")))
+        heads = of_file.for_features(features)
     found = Fit(
         coefficients=arrays["coefficients"],
         features=features,

@@ -13,24 +13,28 @@ other sizes, V_h (d_out, d_v) and Q_h (d_k, d_q).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ..arrays.device import device_of, frozen, on_own_device, put, to_host
+from ..arrays.device import device_of, frozen, module_of, on_own_device, put, to_host
 from ..arrays.floats import as_matrix
 from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..data.attending import Attending, attended
-from ..data.states import States, require_last
+from ..data.mapped import Map, StreamMaps, TokenMap, as_map
+from ..data.states import States, StateShape, require_last
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens
 from ..features.cubic import head_coefficients
-from ..features.states import state_coefficients
+from ..features.features import Features
+from ..features.states import StateFeatures, state_coefficients
 from ..linalg.factors import EPS
+from ..maps.feature_map import FeatureMap
+from ..maps.stored import told
 from ..system.machine import same_bits
 from .generation import generated
 from .layouts import PLAIN, Form, Layout, matrices_of, recognised, weights_of
@@ -98,6 +102,9 @@ class Heads:
         Queries, (H, d, d); (H, d_k, d_q) for layers on states.
     recovery
         How they were found; None for heads made by hand.
+    map
+        What tokens are mapped by before the layer sees them, see :mod:`linattn_fast.maps`; None for
+        nothing. V and Q are for mapped tokens, and d is the number of their coordinates.
 
     Notes
     -----
@@ -113,7 +120,14 @@ class Heads:
     array([[35.]])
     """
 
-    def __init__(self, V: object, Q: object, recovery: Recovery | None = None) -> None:
+    def __init__(
+        self,
+        V: object,
+        Q: object,
+        recovery: Recovery | None = None,
+        *,
+        map: Map | None = None,
+    ) -> None:
         self.V = as_matrix(V, "V", 3)
         self.Q = put(as_matrix(Q, "Q", 3), like=self.V)
         H, d_out, d = self.V.shape
@@ -130,7 +144,45 @@ class Heads:
             raise TypeError(f"recovery: a Recovery is needed, got {type(recovery).__name__}")
         frozen(self.V)
         frozen(self.Q)
-        self._recovery = recovery
+        self._recovery, self._map = recovery, as_map(map)
+        self._maps: StreamMaps | None = None
+        self._constants: tuple[int, int, int] | None = None
+
+    @property
+    def map(self) -> Map | None:
+        """What tokens are mapped by before the layer sees them; None for nothing."""
+        return self._map
+
+    @property
+    def constant_coordinate(self) -> int | tuple[int, int, int] | None:
+        """The coordinate of mapped tokens that is always 1, which makes biases; None without one.
+
+        V_h[:, j] and Q_h[j, :] of that coordinate j are what the layer has beside its linear part.
+        For layers on streams there are three: of values, keys and queries.
+        """
+        if self._constants is not None:
+            return self._constants
+        return self._map.constant(self.d) if isinstance(self._map, FeatureMap) else None
+
+    def for_features(self, features: Features) -> Heads:
+        """Heads with these V and Q that map tokens as features do; they share their arrays."""
+        if isinstance(features, StateFeatures):
+            return self._with(None, features.maps, features.constants)
+        return self._with(None if features.map is None else features.map.map)
+
+    def _with(
+        self,
+        map: Map | None,
+        maps: StreamMaps | None = None,
+        constants: tuple[int, int, int] | None = None,
+    ) -> Heads:
+        heads = Heads.__new__(Heads)
+        vars(heads).update(vars(self), _map=map, _maps=maps, _constants=constants)
+        return heads
+
+    def _like(self, other: Heads) -> Heads:
+        """These heads, with the maps of others."""
+        return self._with(other._map, other._maps, other._constants)
 
     @property
     def device(self) -> int | None:
@@ -151,7 +203,7 @@ class Heads:
         """Put the heads where another object is; no copy if they are there already."""
         if device_of(like) == self.device:
             return self
-        return Heads(put(self.V, like), put(self.Q, like), self.recovery)
+        return Heads(put(self.V, like), put(self.Q, like), self.recovery)._like(self)
 
     @property
     def recovery(self) -> Recovery | None:
@@ -210,21 +262,27 @@ class Heads:
     def __getitem__(self, index: slice) -> Heads: ...
     def __getitem__(self, index: int | slice) -> tuple[Floats, Floats] | Heads:
         if isinstance(index, slice):
-            return Heads(self.V[index], self.Q[index])
+            return Heads(self.V[index], self.Q[index])._like(self)
         return self.V[index], self.Q[index]
 
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
         """Yield (V_h, Q_h)."""
         return zip(self.V, self.Q, strict=True)
 
-    def __reduce__(self) -> tuple[type[Heads], tuple[Floats, Floats, Recovery | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Heads], tuple[object, ...]]:
         """Pickle by value, so that copies are checked and read-only too."""
-        return Heads, (self.V, self.Q, self.recovery)
+        maps = self._map, self._maps, self._constants
+        return _heads_with, (self.V, self.Q, self.recovery, maps)
 
     def __repr__(self) -> str:
         if self.takes_tokens:
-            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
+            mapped = "" if self.map is None else f", map={told(self.map)}"
+            if self.constant_coordinate is not None:
+                mapped += f", coordinate {self.constant_coordinate} constant"
+            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out}{mapped})"
         sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
+        if self._constants is not None:
+            sizes += f", coordinates {self._constants} constant"
         return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
 
     @same_bits
@@ -267,24 +325,51 @@ class Heads:
         Z, offsets = attended(Z, offsets, positions, **attending)
         tokens = self._batch(Z, offsets, positions)
         converted = conversion_to(like)
-        where = tokens.asked(positions)
-        y = get_backend(backend, tokens, self).heads(self.V, self.Q, tokens, where)
+        where, engine = tokens.asked(positions), get_backend(backend, tokens, self)
+        parts = [engine.heads(self.V, self.Q, part, where) for part in self._mapped(tokens)]
+        y = parts[0] if len(parts) == 1 else module_of(parts[0]).concatenate(parts)
         answer: Floats | list[Floats] = converted(tokens.per_query(y, where))
         return answer
 
     def _batch(self, Z: object, offsets: object, positions: Positions) -> Tokens:
         """Check a batch that the layer is to be applied to."""
         if isinstance(Z, Streams):
-            Z = Z.states(positions)
+            return self._of_streams(Z, positions)
         if not isinstance(Z, States):
             self.require_tokens("Z")
-            return as_tokens(Z, offsets, d=self.d)
+            return as_tokens(Z, offsets, d=self.d if self.map is None else None)
         if Z.kind.matrix != (self.d_v, self.d_k) or Z.kind.query != self.d_q:
             raise ValueError(f"Z: {self._on_states} are needed, got ({Z.kind})")
         if offsets is not None:
             raise ValueError("offsets: states have none; they are for rows of tokens")
         require_last(Z, positions)
         return Z
+
+    def _of_streams(self, streams: Streams, positions: Positions) -> Tokens:
+        """Check streams that the layer is to be applied to; what is large is mapped later."""
+        shape = StateShape((self.d_v, self.d_k), self.d_q)
+        features = StateFeatures(shape._replace(symmetric=streams.symmetric))
+        features.maps = self._maps
+        try:
+            return features.batch(streams, None, positions)
+        except ValueError as error:
+            if str(error).startswith("Z: States or Streams"):
+                raise ValueError(f"Z: {self._on_states} are needed, got {streams!r}") from None
+            raise
+
+    def _mapped(self, tokens: Tokens) -> Iterator[Tokens]:
+        """The tokens that the layer sees: mapped, a part of them at a time."""
+        if isinstance(tokens, States):
+            return StateFeatures(tokens.kind).parts(tokens)
+        if self.map is None:
+            return iter([tokens])
+        token_map = TokenMap.tried(self.map, tokens)
+        if token_map.width != self.d:
+            raise ValueError(
+                f"Z: mapped tokens must have d = {self.d} coordinates; {told(self.map)} makes "
+                f"{token_map.width} of the {tokens.d} that these have"
+            )
+        return token_map.parts(tokens)
 
     @on_own_device
     @same_bits
@@ -398,6 +483,11 @@ class Heads:
             Called on tokens; its parameters are ``V`` and ``Q``.
         """
         self.require_tokens("to_torch")
+        if self.map is not None:
+            raise ValueError(
+                f"to_torch: tokens are mapped by {told(self.map)}, which the module would not do; "
+                "Heads(heads.V, heads.Q).to_torch() is the layer for mapped tokens"
+            )
         from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
@@ -438,7 +528,7 @@ class Heads:
         """
         if self.device is not None:
             return self.get().normalized().put(self)
-        return Heads(*normal_form(self.V, self.Q), self.recovery)
+        return Heads(*normal_form(self.V, self.Q), self.recovery)._like(self)
 
     @same_bits
     def distance(self, other: Heads, *, symmetric: bool | None = None) -> float:
@@ -509,13 +599,26 @@ class Heads:
                [0.15625, 0.     ]])
         """
         self.require_tokens("generate")
+        if self.map is not None:
+            raise ValueError(
+                f"generate: tokens are mapped by {told(self.map)}, and outputs are not; append "
+                "heads(Z) to Z to go on from them"
+            )
         return generated(self.V, self.Q, Z0, steps, round, backend, like)
+
+
+def _heads_with(
+    V: Floats, Q: Floats, recovery: Recovery | None, maps: tuple[Any, Any, Any]
+) -> Heads:
+    """Heads out of a pickle, with what they map tokens or streams by."""
+    return Heads(V, Q, recovery)._with(*maps)
 
 
 def known_heads(V: Floats, Q: Floats, recovery: Recovery | None = None) -> Heads:
     """Make heads of arrays on the host that nothing else holds, without checking them again."""
     heads = Heads.__new__(Heads)
-    heads.V, heads.Q, heads._recovery = np.ascontiguousarray(V), np.ascontiguousarray(Q), recovery
+    heads.V, heads.Q = np.ascontiguousarray(V), np.ascontiguousarray(Q)
+    vars(heads).update(_recovery=recovery, _map=None, _maps=None, _constants=None)
     heads.V.setflags(write=False)
     heads.Q.setflags(write=False)
     return heads

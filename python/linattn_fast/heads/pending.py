@@ -105,7 +105,7 @@ class PendingHeads:
                 found = heads_of_states(C, features.shape, self._wanted, report)
             else:
                 found = heads_of(C, features.d, self._wanted, report)
-            return found.put(self._coefficients)
+            return found.put(self._coefficients).for_features(features)
 
     def put(self, coefficients: Floats) -> PendingHeads:
         """The same heads, found once for both, where the same coefficients have been put."""

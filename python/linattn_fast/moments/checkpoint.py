@@ -83,7 +83,9 @@ class Checkpoint:
         """
         if not self.path.exists():
             return empty, 0
-        moments, stream = read_moments(self.path, type(empty), empty.backend)
+        token_map = empty.features.map
+        own = None if token_map is None else token_map.map
+        moments, stream = read_moments(self.path, type(empty), empty.backend, own)
         if stream is None:
             raise ValueError(
                 f"checkpoint: {self.path} holds moments that are no checkpoint; "

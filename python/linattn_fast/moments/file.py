@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arrays.types import Array
 from ..backend.totals import ARRAYS, Totals
+from ..data.mapped import Map
 from ..features import files as storage
 from ..features.accumulation import Accumulation
 
@@ -63,13 +64,16 @@ def write_moments(moments: Moments, path: storage.PathLike, stream: Reached | No
 
 
 def read_moments(
-    path: storage.PathLike, kind: type[Moments], backend: str
+    path: storage.PathLike, kind: type[Moments], backend: str, own: Map | None = None
 ) -> tuple[Moments, Reached | None]:
-    """Read such a file: the moments, and how far a stream had been read if it says so."""
+    """Read such a file: the moments, and how far a stream had been read if it says so.
+
+    ``own`` is the map of their tokens, where it is one that the file could not keep.
+    """
     names = (*ARRAYS, "pairs", "queries", "magnitudes")
     meta, arrays = storage.read(path, "moments", _FILE_VERSION, names, _META, ("batches",))
     sizes, batches = arrays.pop("magnitudes"), arrays.pop("batches", None)
-    features = storage.read_features(path, meta, arrays)
+    features = storage.read_features(path, meta, arrays, own)
     moments = kind(
         meta["d"],
         meta["d_out"],

@@ -21,13 +21,16 @@ from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
 from ..data.attending import Attending, attended
-from ..data.sources import Batch, as_source
+from ..data.mapped import Map, TokenMap, as_map
+from ..data.mapped_sources import MappedStream, MappedTokens, mapped_batch, mapped_stream
+from ..data.sources import Batch, Source, as_source
 from ..data.streams import Streams
 from ..data.tokens import as_positions, as_values
 from ..features import files as storage
 from ..features.features import Features, as_features, features_of_all
 from ..features.samples import Samples, warn_of_padding
 from ..features.states import PassedFeatures, features_of_states
+from ..maps.stored import given_again, told
 from ..system.arguments import as_size
 from ..system.machine import require_memory, same_bits
 from ..system.progress import Bar, Progress
@@ -185,6 +188,7 @@ class Moments(MomentSums):
         progress: bool | Callable[[int, Any], object] = False,
         checkpoint: storage.PathLike | None = None,
         checkpoint_every: float = 60.0,
+        map: Map | None = None,
         **attending: Unpack[Attending],
     ) -> Moments:
         """Add a batch, or a whole stream of them.
@@ -212,6 +216,10 @@ class Moments(MomentSums):
             and can be read by :meth:`load`.
         checkpoint_every
             Seconds from one checkpoint to the next; 0 saves after each batch.
+        map
+            What tokens are mapped by first, see :func:`linattn_fast.fit`; d is then the number of
+            coordinates of mapped tokens. The first update settles it for the others, which need not
+            name it again; a batch of a stream is mapped as a whole, and one in memory in parts.
         attending
             ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of a batch of tokens, as
             for :func:`linattn_fast.fit`. With the last three, the moments are those of streams, as
@@ -245,15 +253,25 @@ class Moments(MomentSums):
             positions=self.positions,
             moments_bytes=self._compact_bytes,
         )
+        if source is None and checkpoint is not None:
+            raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
+        given = Batch(Z, y, offsets, sample_weight, end=0, where="")
+        empty = self._empty()
+        if (value := self._map_for(map)) is not None:
+            if isinstance(Z, Streams):
+                raise ValueError(
+                    "map: with a scale, gates or weights of queries, give Streams with key_map and "
+                    "query_map in the place of tokens"
+                )
+            source, token_map = self._mapped(source, given, value)
+            empty.features = self.features.mapped_by(token_map)
         if source is not None:
             saved = None
             if checkpoint is not None:
                 saved = Checkpoint(checkpoint, checkpoint_every, source)
-            stream = accumulate(source, self._empty(), progress, saved, doubt=True)
+            stream = accumulate(source, empty, progress, saved, doubt=value is None)
+            self.features = stream.features
             return self.add(stream._totals)
-        if checkpoint is not None:
-            raise ValueError("checkpoint: Z is one batch in memory; checkpoints are for streams")
-        given = Batch(Z, y, offsets, sample_weight, end=0, where="")
         features = self._features_for(Z)
         samples = checked_batch(given, self.positions, features, d=features.d, d_out=self.d_out)
         warn_of_padding(samples.tokens, self.positions)
@@ -261,6 +279,34 @@ class Moments(MomentSums):
             batch = self.totals_of(samples, report)
         self.features, self.d = features, features.d
         return self.add(batch)
+
+    def _map_for(self, value: Map | None) -> Map | None:
+        """The map of an update: the one given, or the one that was settled before."""
+        value = as_map(value)
+        settled = None if self.features.map is None else given_again(self.features.map.map, value)
+        if value is None or value == settled:
+            return settled
+        if settled is not None or self.n_samples > 0:
+            had = "none" if settled is None else told(settled)
+            raise ValueError(
+                f"map: all updates need the same one; these moments have {had}, got {told(value)}"
+            )
+        return value
+
+    def _mapped(self, source: Source | None, batch: Batch, value: Map) -> tuple[Source, TokenMap]:
+        """A source, or a batch in memory, as a source of mapped tokens; and the map, tried."""
+        made: MappedTokens | MappedStream
+        if source is None:
+            made = mapped_batch(*batch[:4], self.positions, value, self.d_out)
+            warn_of_padding(made.tokens, self.positions)
+        else:
+            made = mapped_stream(source, value, self.positions)
+        if made.map.width != self.d:
+            raise ValueError(
+                f"map: it makes tokens of {made.map.width} coordinates, and these moments have "
+                f"d = {self.d}"
+            )
+        return made.resized(self._compact_bytes), made.map
 
     def _features_for(self, Z: object) -> Features:
         """Features of these moments; of tokens as streams, before the first update, those of such.
@@ -391,7 +437,9 @@ class Moments(MomentSums):
         write_moments(self, path)
 
     @classmethod
-    def load(cls, path: storage.PathLike, *, backend: str = "auto") -> Moments:
+    def load(
+        cls, path: storage.PathLike, *, backend: str = "auto", map: Map | None = None
+    ) -> Moments:
         """Read a file that :meth:`save` wrote, or a checkpoint of :meth:`update`.
 
         Parameters
@@ -400,13 +448,15 @@ class Moments(MomentSums):
             File to read.
         backend
             "auto", "cpu", "numpy" or "cuda", for updates to come.
+        map
+            The map of the tokens, where it was a function of yours, see :func:`linattn_fast.load`.
 
         Returns
         -------
         Moments
             The same moments.
         """
-        return read_moments(path, cls, backend)[0]
+        return read_moments(path, cls, backend, as_map(map))[0]
 
     # ------------------------------------------------------------------------------------ solving
 
@@ -419,6 +469,7 @@ class Moments(MomentSums):
         solver: str = "auto",
         certify: bool | Literal["sharp"] = True,
         memory_limit: int | None = None,
+        intercept: bool = False,
     ) -> Fit:
         """Solve for the best layer from the moments alone.
 
@@ -426,6 +477,9 @@ class Moments(MomentSums):
         ----------
         alpha, heads, certify, memory_limit
             As for :func:`linattn_fast.fit`.
+        intercept
+            Whether the ridge leaves out the constant feature, for moments that were updated with
+            ``map=la.maps.with_constant``, or another map that has a constant coordinate.
         solver
             "cholesky", "eigh" (least norm), or "auto": Cholesky where that is safe, else "eigh".
 
@@ -444,4 +498,5 @@ class Moments(MomentSums):
             solver=solver,
             certify=certify,
             memory_limit=memory_limit,
+            intercept=intercept,
         )

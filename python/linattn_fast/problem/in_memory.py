@@ -14,7 +14,7 @@ from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, NormalOperator
 from ..data.states import States
-from ..data.tokens import require_positive
+from ..data.tokens import Tokens, require_positive
 from ..exact.modular_features import ModularData, is_rounded
 from ..features.features import pair_count
 from ..features.samples import Samples, warn_of_layout, warn_of_padding
@@ -53,13 +53,21 @@ class InMemory:
 
     @classmethod
     def of(
-        cls, samples: Samples, backend: str = "auto", precision: Precision = "float64"
+        cls,
+        samples: Samples,
+        backend: str = "auto",
+        precision: Precision = "float64",
+        given: Tokens | None = None,
     ) -> InMemory:
-        """Make a problem of all of its samples, and warn of data that looks wrong."""
+        """Make a problem of all of its samples, and warn of data that looks wrong.
+
+        ``given`` are the tokens as they were given, where those of the samples are mapped.
+        """
         require_positive(samples.largest_weight)
-        warn_of_padding(samples.tokens, samples.positions)
+        tokens = samples.tokens if given is None else given
+        warn_of_padding(tokens, samples.positions)
         if samples.targets is not None:
-            warn_of_layout(samples.tokens, samples.targets, samples.positions)
+            warn_of_layout(tokens, samples.targets, samples.positions)
         engine = get_backend(backend, samples.tokens)
         _ = samples.total_weight  # raises where it overflows
         return cls(samples, engine, precision)

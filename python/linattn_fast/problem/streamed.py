@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from ..arrays.types import Floats, Positions, Values
 from ..backend.choice import get_backend
 from ..backend.interface import Backend, Precision
 from ..backend.normal_operator import Gradient, added
-from ..data.passed import PassedStates
 from ..data.read_ahead import read_ahead
-from ..data.sources import Batch, Source, StoredArrays, batch_bytes_for
+from ..data.sources import Batch, Peeked, Source, batch_bytes_for
 from ..data.tokens import require_positive
 from ..exact.modular_features import ModularData, is_rounded
 from ..features.compact import compact_bytes
@@ -64,25 +60,20 @@ class Streamed:
         """See :attr:`Problem.n_samples`: stored arrays tell it, others once they were read."""
         if self.surveys:
             return self.surveys[0].n_samples
-        if not isinstance(self.source, StoredArrays):
-            return None
-        if self.positions == "last":
-            return self.source.total
-        return int(np.prod(self.source.Z.shape[:-1], dtype=np.int64))
+        return self.source.n_samples(self.positions)
 
     @property
     def n_columns(self) -> int | None:
         """See :attr:`Problem.n_columns`."""
         if self.surveys:
             return self.surveys[0].n_columns
-        known = isinstance(self.source, StoredArrays) and self.positions == "all"
-        return self.source.total if known else self.n_samples
+        known = self.n_samples
+        return known if known is None or self.positions != "all" else self.source.total
 
     @property
     def bytes_to_gather(self) -> int:
         """See :attr:`Problem.bytes_to_gather`."""
-        source = self.source
-        return source.nbytes + source.target_bytes if isinstance(source, StoredArrays) else 0
+        return self.source.nbytes
 
     @property
     def note(self) -> str:
@@ -240,39 +231,28 @@ def streamed(
     backend: str,
     precision: Precision,
     values: Values = "mixed",
+    d_out: int | None = None,
 ) -> Streamed | InMemory:
-    """Make a problem of a source, whose first batch tells d and d_out; in memory if small."""
+    """Make a problem of a source, whose first batch tells d and d_out; in memory if small.
+
+    ``d_out`` is 0 where there are no targets.
+    """
     batches = source.read()
     first = next(batches, None)
     if first is None:
         raise ValueError("Z: the stream is empty; at least one batch is needed")
     of_states = features if isinstance(features, StateFeatures) else None
-    some = checked_batch(first, positions, of_states, d=None, d_out=None, values=values)
-    assert some.targets is not None
-    warn_of_padding(some.tokens, positions)
-    warn_of_layout(some.tokens, some.targets, positions)
+    some = checked_batch(first, positions, of_states, d=None, d_out=d_out, values=values)
+    if features is None or features.map is None:  # of mapped tokens, zeros say nothing
+        warn_of_padding(some.tokens, positions)
+        if some.targets is not None:
+            warn_of_layout(some.tokens, some.targets, positions)
     chosen = some.features if features is None else as_features(features, some.tokens.d)
-    small = isinstance(source, StoredArrays) and source.nbytes <= source.batch_bytes
-    if isinstance(source, StoredArrays):
-        size = batch_bytes_for(compact_bytes(chosen, some.d_out, positions))
-        source = replace(source, batch_bytes=size)
-    elif not source.rereadable:
+    small = 0 < source.nbytes <= batch_bytes_for(0)
+    if source.rereadable:
+        source = source.resized(compact_bytes(chosen, some.d_out, positions))
+    else:
         source = Peeked(first, batches, total=source.total)
     engine = get_backend(backend, some.tokens)
     problem = Streamed(source, some.tokens.d, some.d_out, positions, engine, precision, chosen)
     return problem.gathered() if small else problem
-
-
-@dataclass
-class Peeked:
-    """A source that can be read only once, with its first batch put back."""
-
-    first: Batch
-    rest: Iterator[Batch]
-    unit: str = "batches"
-    total: int | None = None
-    rereadable: bool = False
-
-    def read(self) -> Iterator[Batch]:
-        """Yield all batches."""
-        return chain([self.first], self.rest)

@@ -14,6 +14,7 @@ from ..arrays.device import to_host
 from ..arrays.types import Array, Floats, Positions
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
+from ..data.mapped import Map, TokenMap, as_map, with_intercept
 from ..data.tokens import Tokens, as_positions, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit
@@ -61,6 +62,12 @@ class LinearAttentionRegressor(SequenceRegressor):
         Whether to make the certificate.
     memory_limit
         Bytes that may be used beside the data; the machine's memory by default.
+    map
+        What tokens are mapped by first: one of :mod:`linattn_fast.maps`, or a function of rows
+        (m, d), see :func:`linattn_fast.fit`.
+    intercept
+        Whether to append a constant coordinate to the tokens, whose own feature the ridge leaves
+        out, see :func:`linattn_fast.fit`.
 
     Attributes
     ----------
@@ -112,6 +119,8 @@ class LinearAttentionRegressor(SequenceRegressor):
         features: Features | None = None,
         certify: bool = True,
         memory_limit: int | None = None,
+        map: Map | None = None,
+        intercept: bool = False,
     ) -> None:
         self.positions = positions
         self.alpha = alpha
@@ -122,6 +131,8 @@ class LinearAttentionRegressor(SequenceRegressor):
         self.features = features
         self.certify = certify
         self.memory_limit = memory_limit
+        self.map = map
+        self.intercept = intercept
 
     # ----------------------------------------------------------------------------------- learning
 
@@ -155,12 +166,13 @@ class LinearAttentionRegressor(SequenceRegressor):
                 features=self.features,
                 backend=self.backend,
                 precision=self.precision,
+                map=self.map,
                 **self._solving(),
             ).get()
         if hasattr(self, "moments_"):
             del self.moments_
         self._fit: Fit | None = result
-        self.n_features_in_ = result.d
+        self.n_features_in_ = result.features.d_given
         return self
 
     @same_bits
@@ -204,25 +216,26 @@ class LinearAttentionRegressor(SequenceRegressor):
             if begun is not None:
                 self._require_width(tokens)
             d_out = as_targets(given, tokens, positions).d
+            value = with_intercept(as_map(self.map), self.intercept)
             batch = Moments(
-                tokens.d,
+                tokens.d if value is None else TokenMap.tried(value, tokens).width,
                 d_out,
                 positions=positions,
                 features=self.features,
                 backend=self.backend,
                 precision=self.precision,
-            ).update(tokens, given, sample_weight=sample_weight)
+            ).update(tokens, given, sample_weight=sample_weight, map=value)
             # Raises where outputs or parameters have changed in between
             moments = batch if begun is None else begun + batch
         self.moments_: Moments = moments
-        self.n_features_in_ = moments.d
+        self.n_features_in_ = moments.features.d_given
         self._solve_with = solving
         self._fit = None
         return self
 
     def _solving(self) -> dict[str, Any]:
         """Parameters of solving, as they are now."""
-        names = ("alpha", "heads", "solver", "certify", "memory_limit")
+        names = ("alpha", "heads", "solver", "certify", "memory_limit", "intercept")
         return {name: getattr(self, name) for name in names}
 
     # ------------------------------------------------------------------------------------ results
