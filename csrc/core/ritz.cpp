@@ -14,17 +14,6 @@ constexpr std::int64_t square = abreast * abreast;
 // A vector of a block that keeps less than this of its length outside the others of the block adds nothing to it.
 constexpr double independent = 1e-10;
 
-// Numbers in [-1, 1), the same every time.
-void fill_with_noise(double* x, std::int64_t count) {
-  std::uint64_t state = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint64_t bits = state += 0x9e3779b97f4a7c15u;
-    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-    x[i] = static_cast<double>(static_cast<std::int64_t>(bits ^ (bits >> 31))) * 0x1p-63;
-  }
-}
-
 // R^-1, upper triangular, for the Gram G = R'R of a block; false where its vectors are dependent.
 bool inverse_root(const double* G, double* inverse) {
   double R[square] = {}, length[abreast];
@@ -108,6 +97,16 @@ void apply(const Kernels& kernels, const double* factor, const double* scale, st
 }
 
 }  // namespace
+
+void fill_with_noise(double* x, std::int64_t count) {
+  std::uint64_t state = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint64_t bits = state += 0x9e3779b97f4a7c15u;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    x[i] = static_cast<double>(static_cast<std::int64_t>(bits ^ (bits >> 31))) * 0x1p-63;
+  }
+}
 
 void project_on_krylov_space(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,
                              bool inverse, std::int64_t steps, double* T) {

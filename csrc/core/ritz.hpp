@@ -12,6 +12,9 @@
 
 namespace linattn {
 
+// x (count) = numbers in [-1, 1), the same every time.
+void fill_with_noise(double* x, std::int64_t count);
+
 // T (abreast steps x abreast steps) of K = Lambda^-1, or of K = Lambda. Blocks are left as they
 // are from where the space does not grow any more, or numbers overflow.
 void project_on_krylov_space(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,

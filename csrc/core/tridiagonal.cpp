@@ -50,36 +50,53 @@ double least_eigenvalue(const std::vector<double>& a, const std::vector<double>&
   return low + (high - low) / 2;
 }
 
+// A matrix with entries of at most one, by a power of two, so that squares neither overflow nor underflow.
+struct Shrunk {
+  Shrunk(const double* a, const double* b, std::int64_t n) : diagonal(a, a + n), squares(static_cast<std::size_t>(n)) {
+    double most = 0;
+    const auto look_at = [&](double entry) {
+      most = std::max(most, std::abs(entry));
+      finite = finite && std::isfinite(entry);
+    };
+    std::for_each(a, a + n, look_at);
+    std::for_each(b, b + n - 1, look_at);
+    if (!finite || most == 0) return;
+    exponent = std::ilogb(most) + 1;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto entry = [&](std::int64_t j) { return j < 0 || j >= n - 1 ? 0.0 : std::ldexp(b[j], -exponent); };
+      double& own = diagonal[static_cast<std::size_t>(i)];
+      own = std::ldexp(own, -exponent);
+      squares[static_cast<std::size_t>(i)] = entry(i) * entry(i);
+      const double beside = std::abs(entry(i - 1)) + std::abs(entry(i));  // Gershgorin
+      low = std::min(low, own - beside);
+      high = std::max(high, own + beside);
+    }
+    const double little = 16 * std::numeric_limits<double>::epsilon();  // by which rounding may put one outside
+    low -= little;
+    high += little;
+  }
+
+  double smallest() const { return found(least_eigenvalue(diagonal, squares, 1.0, low, high)); }
+  double largest() const { return found(-least_eigenvalue(diagonal, squares, -1.0, -high, -low)); }
+
+  std::vector<double> diagonal, squares;
+  bool finite = true;
+  int exponent = 0;
+  double low = 0, high = 0;  // between which the eigenvalues are
+
+ private:
+  double found(double eigenvalue) const {
+    return finite ? std::ldexp(eigenvalue, exponent) : std::numeric_limits<double>::quiet_NaN();
+  }
+};
+
 }  // namespace
 
 Extremes extreme_eigenvalues(const double* a, const double* b, std::int64_t n) {
-  double largest = 0;
-  bool finite = true;
-  const auto look_at = [&](double entry) {
-    largest = std::max(largest, std::abs(entry));
-    finite = finite && std::isfinite(entry);
-  };
-  std::for_each(a, a + n, look_at);
-  std::for_each(b, b + n - 1, look_at);
-  if (!finite) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
-  if (largest == 0) return {0.0, 0.0};
-  // To entries of at most one, by a power of two, so that squares neither overflow nor underflow
-  const int exponent = std::ilogb(largest) + 1;
-  std::vector<double> diagonal(a, a + n), squares(static_cast<std::size_t>(n));
-  double low = 0, high = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto entry = [&](std::int64_t j) { return j < 0 || j >= n - 1 ? 0.0 : std::ldexp(b[j], -exponent); };
-    double& own = diagonal[static_cast<std::size_t>(i)];
-    own = std::ldexp(own, -exponent);
-    squares[static_cast<std::size_t>(i)] = entry(i) * entry(i);
-    const double beside = std::abs(entry(i - 1)) + std::abs(entry(i));  // Gershgorin
-    low = std::min(low, own - beside);
-    high = std::max(high, own + beside);
-  }
-  const double little = 16 * std::numeric_limits<double>::epsilon();  // by which rounding may put one outside
-  const double smallest = least_eigenvalue(diagonal, squares, 1.0, low - little, high + little);
-  const double greatest = -least_eigenvalue(diagonal, squares, -1.0, -high - little, -low + little);
-  return {std::ldexp(smallest, exponent), std::ldexp(greatest, exponent)};
+  const Shrunk matrix(a, b, n);
+  return {matrix.smallest(), matrix.largest()};
 }
+
+double largest_eigenvalue(const double* a, const double* b, std::int64_t n) { return Shrunk(a, b, n).largest(); }
 
 }  // namespace linattn

@@ -18,4 +18,7 @@ struct Extremes {
 // are not finite.
 Extremes extreme_eigenvalues(const double* a, const double* b, std::int64_t n);
 
+// The largest one alone.
+double largest_eigenvalue(const double* a, const double* b, std::int64_t n);
+
 }  // namespace linattn

@@ -33,6 +33,7 @@ namespace {
 
 #include "second_moment.hpp"
 #include "small_system.hpp"
+#include "symmetric_rows.hpp"
 #include "triangle.hpp"
 
 }  // namespace
@@ -72,6 +73,8 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_small,
                        squared_inverse,
                        solve_small,
+                       symmetric_times,
+                       inverse_from_factor,
                        solve_lower_abreast,
                        solve_upper_abreast,
                        multiply_lower_abreast,

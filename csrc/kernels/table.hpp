@@ -159,6 +159,11 @@ struct Kernels {
                             double* inverse);
   // x (stride doubles, zero from n on) becomes A^-1 x.
   void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+  // Symmetric matrices in such rows, with all their entries (kernels/symmetric_rows.hpp): out (stride doubles) = M x;
+  // and out = A^-1 from U^-1, of which the largest row sum of absolute values is returned.
+  void (*symmetric_times)(const double* rows, std::int64_t n, std::int64_t stride, const double* x, double* out);
+  double (*inverse_from_factor)(const double* inverse, std::int64_t n, std::int64_t stride, double* turned,
+                                double* out);
 
   // x = L^-1 x, L'^-1 x, L x and L'x for `abreast` vectors, x (n x abreast), and L the lower triangle of factor (n x
   // n).

@@ -23,6 +23,44 @@ SAMPLE_QUANTUM: Final[int]
 def solve_many(
     samples: Samples, problems: int, alphas: _Floats, threads: int, progress: _Progress
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
+
+class SmallLimits:
+    """What roundings may have done to a small problem of some sizes."""
+
+    def __init__(
+        self,
+        *,
+        level: float,
+        cancelled: float,
+        ridge: float,
+        lost: float,
+        rounding: float,
+        backward: float,
+        margin: float,
+    ) -> None: ...
+
+def roundings_of_rows(samples: int) -> int: ...
+def fit_small(
+    samples: Samples, weight: float, alpha: float, limits: SmallLimits, certify: bool
+) -> (
+    tuple[
+        _Floats,  # coefficients, (d_out, p)
+        float,  # condition
+        float,  # mean squares of the targets, and of what is left of them
+        float,
+        tuple[float, ...],  # corrections
+        float,  # the largest root mean square of summands
+        float,  # |C|, |C / D|, max(D)
+        float,
+        float,
+        float,  # smallest and largest eigenvalue
+        float,
+        float,  # tau, and what fraction of an estimate it is
+        float,
+        tuple[float, float, float, float],  # seconds
+    ]
+    | None
+): ...
 def pass_slabs(samples: int, entries: int) -> int: ...
 def instruction_sets() -> list[tuple[str, bool]]: ...
 def instruction_set() -> str: ...

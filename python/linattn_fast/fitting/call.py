@@ -235,8 +235,7 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
     _require_finite(solved)
     certificate = None
     if settings.certify:
-        with task.stages.timed("certify"):
-            certificate = step.certify(task, solved)
+        certificate = step.certify(task, solved)
     found = _assembled(task, solved, why, step.bytes, certificate, settings, resources.memory)
     unknowns = problem.features.count  # for each output
     if isinstance(settings.heads, int) and found.heads is not None:  # few heads fit little noise
