@@ -183,8 +183,8 @@ class SmallSystem {
     }
     if (kernels_.factor_small(factor_.data(), p_, stride_, reciprocals_.data()) != p_) return false;
     kernels_.squared_inverse(factor_.data(), reciprocals_.data(), p_, stride_, inverse_.data());
-    found_.condition = norm * kernels_.inverse_from_factor(inverse_.data(), p_, stride_, aside_.data(),
-                                                           whole_inverse_.data());
+    found_.condition =
+        norm * kernels_.inverse_from_factor(inverse_.data(), p_, stride_, aside_.data(), whole_inverse_.data());
     return found_.condition * limits_.level < trusted && (alpha_ == 0 || found_.condition <= limits_.ridge);
   }
 

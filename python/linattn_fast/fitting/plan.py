@@ -232,7 +232,7 @@ def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Pla
     usual = partial(make_usual_plan, problem, settings, resources)
     if not small.is_small(problem, settings):
         return usual()
-    step = Step("cholesky", "a small problem", small.bytes_of_small(problem), small.solve)
+    step = Step("cholesky", small.WHY, small.bytes_of_small(problem), small.solve)
     return Plan((step,), otherwise=usual)
 
 
