@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import needs_cpu, ragged
 from oracles.exact import Exact, relative_error
+from scipy.optimize import brentq
 
 import linattn_fast as la
 from linattn_fast.arrays import compiled
@@ -156,7 +157,7 @@ def test_ill_conditioned_tokens_keep_what_is_claimed(rng, condition, alpha):
             assert not exact.exceeds(1.0001 * fit.certificate.lambda_min)  # the oracle can say no
 
 
-@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 3e6, 1e7, 3e7, 1e8])
 def test_violent_cancellation_does_not_fool_it(rng, size):
     """Tokens in pairs whose products cancel in S up to something ``size`` times smaller."""
     for _ in range(10):
@@ -196,6 +197,41 @@ def test_bounds_count_what_rounding_may_have_taken(rng, monkeypatch):
     fit = la.fit(Z, y)
     assert is_small(fit)
     assert not exact.exceeds(fit.certificate.lower_bound)
+
+
+@pytest.mark.parametrize(
+    ("kept", "fraction"), [(0.9995, 0.999), (0.995, 0.99), (0.95, 0.9), (0.8, None)]
+)
+@pytest.mark.parametrize("taken", ["lost", "backward", "margin"])
+def test_what_rounding_takes_is_subtracted_before_the_proof(rng, taken, kept, fraction):
+    """A limit that leaves so much of lambda_min leaves the proof no more than that."""
+    Z, y = rng.standard_normal((40, 5, 2)), rng.standard_normal((40, 1, 1))
+    H, S = la.cubic_features(Z), np.einsum("nti,nti->ni", Z, Z)
+    G = H.T @ H
+    j, k = np.triu_indices(2)
+    m = np.einsum("np,nl->pl", S[:, j] * S[:, k], Z[:, -1] ** 2).reshape(-1)
+    D = np.exp2(-(np.frexp(np.diag(G))[1] >> 1))  # the diagonal of D G D is in [1/2, 2)
+    whole = np.linalg.eigvalsh(G)[0]
+
+    def left(limit):
+        """lambda_min that is left, in the units of G."""
+        if taken == "lost":
+            return np.linalg.eigvalsh(G - limit * np.diag(m))[0]
+        theta = limit * ((np.diag(G) - kept * whole) * D**2).sum() if taken == "backward" else limit
+        return np.linalg.eigvalsh(G - theta * np.diag(D**-2.0))[0]
+
+    limit = brentq(lambda limit: left(limit) - kept * whole, 0.0, 1.0, xtol=1e-14)
+    none = {"lost": 0.0, "backward": 0.0, "margin": 0.0}
+    limits = compiled.core.SmallLimits(
+        level=1e-13, cancelled=1e-24, ridge=1e7, rounding=1.0, **(none | {taken: limit})
+    )
+    found = compiled.core.fit_small_arrays(Z, y, 0.0, limits, True)
+    if fraction is None:
+        assert found is None
+        return
+    *_, tau, proved, _ = found
+    assert proved == fraction
+    assert tau == pytest.approx(fraction * whole, rel=1e-9)
 
 
 # ----------------------------------------------------------------------- what is left to others
