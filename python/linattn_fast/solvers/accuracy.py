@@ -228,7 +228,7 @@ def bound(
         sizes = norm(C / D) + target
         error = moved_by_rounding(rounding, sizes, condition, residual, larger) * relative
         if not full_rank:
-            error *= float(D.max() / D.min()) ** 2
+            error *= float((D.max() / D.min()) ** 2)
     return error if error < 1 else None
 
 
@@ -240,7 +240,7 @@ def moved_by_rounding(
     Summands of features are up to so many times ``larger`` than these.
     """
     if residual is None:
-        return rounding * larger**2 * condition * sizes
+        return rounding * larger * larger * condition * sizes
     return rounding * larger * (math.sqrt(condition) * sizes + condition * residual)
 
 
