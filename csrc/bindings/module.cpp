@@ -9,6 +9,7 @@ PYBIND11_MODULE(_cpu, module) {
   linattn::bindings::register_samples(module);
   linattn::bindings::register_moments(module);
   linattn::bindings::register_many(module);
+  linattn::bindings::register_small_fit(module);
   linattn::bindings::register_normal_equations(module);
   linattn::bindings::register_normal_matrix(module);
   linattn::bindings::register_matrix_product(module);

@@ -11,6 +11,7 @@ void register_floating_point(pybind11::module_& module);
 void register_samples(pybind11::module_& module);
 void register_moments(pybind11::module_& module);
 void register_many(pybind11::module_& module);
+void register_small_fit(pybind11::module_& module);
 void register_normal_equations(pybind11::module_& module);
 void register_normal_matrix(pybind11::module_& module);
 void register_matrix_product(pybind11::module_& module);

@@ -18,17 +18,6 @@ constexpr double independent = 1e-10;
 // As long as a second thread takes to start, about.
 constexpr std::int64_t multiply_adds_worth_a_thread = 1 << 20;
 
-// Numbers in [-1, 1), the same every time.
-void fill_with_noise(double* x, std::int64_t count) {
-  std::uint64_t state = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint64_t bits = state += 0x9e3779b97f4a7c15u;
-    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-    x[i] = static_cast<double>(static_cast<std::int64_t>(bits ^ (bits >> 31))) * 0x1p-63;
-  }
-}
-
 // R and R^-1, upper triangular, for the Gram G = R'R of a block; false where its vectors are dependent.
 bool root(const double* G, double* R, double* inverse) {
   std::fill_n(R, square, 0.0);
@@ -182,6 +171,16 @@ double largest_on_krylov_space(const Kernels& kernels, const double* factor, con
 }
 
 }  // namespace
+
+void fill_with_noise(double* x, std::int64_t count) {
+  std::uint64_t state = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint64_t bits = state += 0x9e3779b97f4a7c15u;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    x[i] = static_cast<double>(static_cast<std::int64_t>(bits ^ (bits >> 31))) * 0x1p-63;
+  }
+}
 
 RitzValues ritz_values(const Kernels& kernels, const double* factor, const double* scale, std::int64_t n,
                        std::int64_t inverse_steps, std::int64_t forward_steps, int threads) {

@@ -18,6 +18,9 @@
 
 namespace linattn {
 
+// x (count) = numbers in [-1, 1), the same every time.
+void fill_with_noise(double* x, std::int64_t count);
+
 struct RitzValues {
   double of_inverse, of_matrix;  // the largest; NaN where numbers are not finite, 0 where there is no space
 };

@@ -37,6 +37,7 @@ namespace {
 #include "lane_systems.hpp"
 #include "second_moment.hpp"
 #include "small_system.hpp"
+#include "symmetric_rows.hpp"
 #include "triangle.hpp"
 
 }  // namespace
@@ -87,6 +88,8 @@ const Kernels table = {LINATTN_TEXT(LINATTN_ISA_NAME),
                        factor_lanes,
                        squared_inverse_lanes,
                        solve_lanes,
+                       symmetric_times,
+                       inverse_from_factor,
                        solve_lower_abreast,
                        solve_upper_abreast,
                        multiply_lower_abreast,

@@ -203,6 +203,11 @@ struct Kernels {
                             double* inverse);
   // x (stride doubles, zero from n on) becomes A^-1 x.
   void (*solve_small)(const double* rows, const double* reciprocals, std::int64_t n, std::int64_t stride, double* x);
+  // Symmetric matrices in such rows, with all their entries (kernels/symmetric_rows.hpp): out (stride doubles) = M x;
+  // and out = A^-1 from U^-1, of which the largest row sum of absolute values is returned.
+  void (*symmetric_times)(const double* rows, std::int64_t n, std::int64_t stride, const double* x, double* out);
+  double (*inverse_from_factor)(const double* inverse, std::int64_t n, std::int64_t stride, double* turned,
+                                double* out);
 
   // The same with a system in each lane, entries vectors and rows of n of them (kernels/lane_systems.hpp).
   // upper = D (G + shift I) D, G's upper triangle at `places` of gram; D = scale, sums: n vectors; norm: ||.||_inf.

@@ -34,6 +34,47 @@ def heads_by_ranks(
     negligible: float,
     fewer_than: int,
 ) -> tuple[_Floats, _Floats, float, int, float] | None: ...
+
+class SmallLimits:
+    """What roundings may have done to a small problem of some sizes."""
+
+    def __init__(
+        self,
+        *,
+        level: float,
+        cancelled: float,
+        ridge: float,
+        lost: float,
+        rounding: float,
+        backward: float,
+        margin: float,
+    ) -> None: ...
+
+def roundings_of_rows(samples: int) -> int: ...
+
+_SmallFit = tuple[
+    _Floats,  # coefficients, (d_out, p)
+    float,  # condition
+    float,  # mean squares of the targets, and of what is left of them
+    float,
+    tuple[float, ...],  # corrections
+    float,  # the largest root mean square of summands
+    float,  # |C|, |C / D|, max(D)
+    float,
+    float,
+    float,  # smallest and largest eigenvalue
+    float,
+    float,  # tau, and what fraction of an estimate it is
+    float,
+    tuple[float, float, float, float],  # seconds
+]
+
+def fit_small(
+    samples: Samples, weight: float, alpha: float, limits: SmallLimits, certify: bool
+) -> _SmallFit | None: ...
+def fit_small_arrays(
+    tokens: Array, targets: Array, alpha: float, limits: SmallLimits, certify: bool
+) -> _SmallFit | None: ...
 def pass_slabs(samples: int, entries: int) -> int: ...
 def instruction_sets() -> list[tuple[str, bool]]: ...
 def instruction_set() -> str: ...

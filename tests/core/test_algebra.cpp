@@ -1,4 +1,5 @@
 // Matrix products, triangular systems and the sums of softmax layers, against loops.
+#include "../../csrc/common/buffer.hpp"
 #include "../../csrc/core/matrix_product.hpp"
 #include "../../csrc/core/triangular.hpp"
 #include "../../csrc/softmax/query_sums.hpp"
@@ -72,6 +73,56 @@ void test_triangular(const Kernels& kernels, std::int64_t n, std::int64_t rows, 
   }
 }
 
+// U'U = A to the bound that proofs rest on (docs/certificate.md), A^-1 A = I, and A x, for small systems in rows.
+void test_small_system(const Kernels& kernels, std::int64_t n, double smallest, std::mt19937& random) {
+  const std::int64_t stride = (n + most_lanes - 1) / most_lanes * most_lanes, k = 2 * n + 10;
+  const Buffer rows(n * stride), factor(n * stride), inverse(n * stride), turned(n * stride), whole(n * stride);
+  const Buffer reciprocals(stride), x(stride), y(stride);
+  const std::vector<double> columns = draw(n * n, random);
+  const auto at = [stride](const Buffer& of, std::int64_t i, std::int64_t j) -> double& {
+    return of.data()[i * stride + j];
+  };
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      for (std::int64_t l = 0; l + 1 < n; ++l) {  // of rank n - 1, but for what is added to the diagonal
+        at(rows, i, j) += columns[std::size_t(l * n + i)] * columns[std::size_t(l * n + j)] / double(n);
+      }
+    }
+    at(rows, i, i) += smallest;
+  }
+  std::copy_n(rows.data(), n * stride, factor.data());
+  check(kernels.factor_small(factor.data(), n, stride, reciprocals.data()) == n, "small pivots", kernels.name, n, n);
+  const long double gamma = k * 0x1p-53L / (1 - k * 0x1p-53L), c = gamma / (1 - gamma);
+  bool within = true;
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = i; j < n; ++j) {
+      long double sum = -at(rows, i, j);
+      for (std::int64_t l = 0; l <= i; ++l) sum += static_cast<long double>(at(factor, l, i)) * at(factor, l, j);
+      within = within && std::abs(sum) <= c * std::sqrt(static_cast<long double>(at(rows, i, i)) * at(rows, j, j));
+    }
+  }
+  check(within, "bound on U'U - A", kernels.name, n, n);
+  kernels.squared_inverse(factor.data(), reciprocals.data(), n, stride, inverse.data());
+  const double norm = kernels.inverse_from_factor(inverse.data(), n, stride, turned.data(), whole.data());
+  double expected = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    double sum = 0;
+    for (std::int64_t j = 0; j < n; ++j) sum += std::abs(at(whole, i, j));
+    expected = std::max(expected, sum);
+    x.data()[i] = columns[std::size_t(i)];
+  }
+  check(std::abs(norm - expected) <= 1e-12 * expected, "norm of an inverse", kernels.name, n, n);
+  kernels.symmetric_times(rows.data(), n, stride, x.data(), y.data());
+  std::vector<double> product(std::size_t(n), 0.0), back(std::size_t(n), 0.0);
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) product[std::size_t(i)] += at(rows, i, j) * x.data()[j];
+  }
+  check(close({y.data(), y.data() + n}, product, 1e-12), "symmetric product", kernels.name, n, n);
+  kernels.symmetric_times(whole.data(), n, stride, y.data(), turned.data());
+  for (std::int64_t i = 0; i < n; ++i) back[std::size_t(i)] = turned.data()[i];
+  check(close(back, {x.data(), x.data() + n}, 1e-10 * norm), "inverse", kernels.name, n, n);
+}
+
 void test_query_sums(const Kernels& kernels, std::int64_t count, std::int64_t d, std::int64_t p, std::int64_t d_out,
                      std::mt19937& random) {
   const std::vector<double> x = draw(count * d, random), A = draw(count * p, random),
@@ -117,6 +168,9 @@ void test_algebra(const Kernels& kernels, std::mt19937& random) {
   }
   for (const std::int64_t n : {1, 31, 33, 130, 300}) {
     for (const std::int64_t count : {1, 50}) test_triangular(kernels, n, count, random);
+  }
+  for (const std::int64_t n : {1, 6, 8, 18, 40, 75, 126}) {
+    for (const double smallest : {1.0, 1e-4, 1e-9}) test_small_system(kernels, n, smallest, random);
   }
   for (const std::int64_t count : {1, 16, 255, 600, 1100}) {
     test_query_sums(kernels, count, 1, 1, 1, random);

@@ -192,8 +192,8 @@ def test_moments_alone_cannot_be_solved_so(rng):
         moments.fit(solver="pcg")
 
 
-def test_auto_takes_cholesky_for_small_problems_and_says_what_it_expected(rng):
-    Z, y = rng.standard_normal((90, 5, 3)), rng.standard_normal(90)
+def test_auto_takes_cholesky_for_few_features_and_says_what_it_expected(rng):
+    Z, y = rng.standard_normal((2100, 5, 3)), rng.standard_normal(2100)  # more than one call takes
     info = la.fit(Z, y).info
     assert info.solver == "cholesky"
     assert "s by PCG" in info.reason or "PCG needs" in info.reason

@@ -45,9 +45,9 @@ from ..moments.sums import MomentSums
 
 _FRACTIONS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
 """Shifts tau that are tried until one is proved, as fractions of the estimate of lambda_min."""
-_LITTLE = 1 + 8 * UNIT
+LITTLE = 1 + 8 * UNIT
 """What a shift is multiplied with, for its own roundings."""
-_MARGIN = 32 * UNIT
+MARGIN = 32 * UNIT
 """What is subtracted from a diagonal in [1/2, 2] for its roundings, half of it for the caller's."""
 
 
@@ -67,10 +67,27 @@ def rounded_down(bound: float) -> float:
     return bound if bound >= sys.float_info.min else max(math.nextafter(bound, -1.0), 0.0)
 
 
-def _backward(p: int) -> float:
+def lost_by_rounding(error: float, of_sizes: float, p: int) -> float:
+    """The factor of step 1, for relative errors of the Gram and of the sizes of its summands.
+
+    It covers the roundings of this line and of gamma. p counts all features, not those of a block,
+    since E need not be zero where Ghat is.
+    """
+    return error / (1 - of_sizes) * (1 + 32 * UNIT) * p
+
+
+def bound_on_mean(tau: float, weight: float, weight_error: float) -> float:
+    """The bound on lambda_min of Lambda = G / W that G >= tau I proves.
+
+    W itself is a sum of roundings; more weight makes the mean smaller.
+    """
+    return rounded_down(tau / (weight * (1 + 2 * weight_error)))
+
+
+def backward(p: int) -> float:
     """The factor c of step 2, with room for its own roundings and those of a trace."""
-    backward = gamma(2 * p + 10)
-    return 1.01 * backward / (1 - backward)
+    error = gamma(2 * p + 10)
+    return 1.01 * error / (1 - error)
 
 
 def positive_factor(matrix: Floats) -> Floats | None:
@@ -82,7 +99,7 @@ def positive_factor(matrix: Floats) -> Floats | None:
     diagonal = matrix.reshape(-1)[:: p + 1]
     if not diagonal.min() > 0:  # also false for NaN
         return None
-    diagonal -= _backward(p) * float(diagonal.sum()) + _MARGIN
+    diagonal -= backward(p) * float(diagonal.sum()) + MARGIN
     if not diagonal.min() > 0:
         return None
     factor, failed = cholesky_in_place(matrix)
@@ -98,32 +115,32 @@ def prove(moments: MomentSums, estimate: float, fractions: Sequence[float] = _FR
     if not estimate > 0:
         return Proof(0.0, "lambda_min is zero to rounding")
     error, of_sizes = moments.relative_errors()
-    # W itself is a sum of roundings; more weight makes the mean smaller.
     weight_error = gamma(moments.n_samples + moments.accumulation.wide)
     if not (error < 0.5 and weight_error < 0.5):
         return Proof(0.0, "too many roundings for a bound")
-    weight = moments.required_weight() * (1 + 2 * weight_error)
-    groups = query_groups(moments)
-    # The factor covers the roundings of this line and of gamma. p counts all features, not those of
-    # a block, since E need not be zero where Ghat is.
-    lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
+    weight, groups = moments.required_weight(), query_groups(moments)
+    lost = lost_by_rounding(error, of_sizes, moments.dimension)
     for fraction in fractions:
-        tau = fraction * estimate * moments.required_weight()
+        tau = fraction * estimate * weight
         # Ghat - gamma p diag(m) - tau I is positive when each of its diagonal blocks is.
         if all(_exceeds(moments_of(moments, group), tau, lost) for group in groups):
-            bound = rounded_down(tau / weight)
-            return Proof(bound, f"Cholesky factorisation with a shift of {fraction:g} lambda_min")
+            return Proof(bound_on_mean(tau, weight, weight_error), shifted_by(fraction))
     return Proof(0.0, "rounding in the Gram is as large as lambda_min")
+
+
+def shifted_by(fraction: float) -> str:
+    """What a proof rests on, in words."""
+    return f"Cholesky factorisation with a shift of {fraction:g} lambda_min"
 
 
 def _exceeds(moments: MomentSums, tau: float, lost: float) -> bool:
     """Whether Ghat - lost diag(m) - tau I is proved to be positive."""
-    known = moments.gram_exceeds((lost, tau, _LITTLE, _backward(moments.dimension), _MARGIN))
+    known = moments.gram_exceeds((lost, tau, LITTLE, backward(moments.dimension), MARGIN))
     if known is not None:
         return known
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN prove nothing
         A, scale, _ = moments.equilibrated_gram()
         # Scaled first, so that m is about one or more: otherwise lost m could be subnormal.
         shift = lost * (moments.summand_sizes() * scale * scale) + tau * scale * scale
-        A.reshape(-1)[:: len(A) + 1] -= shift * _LITTLE
+        A.reshape(-1)[:: len(A) + 1] -= shift * LITTLE
     return positive_factor(A) is not None

@@ -21,13 +21,13 @@ lambda_min, and one more factorisation proves a bound close to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import eigvalsh
 
 from ..arrays.floats import UNIT, gamma, gradual_underflow, keeps_subnormals
-from ..arrays.types import Floats
+from ..arrays.types import Floats, Positions
 from ..backend.interface import Backend
 from ..features.samples import Samples
 from ..linalg.cholesky import cholesky_solve, cholesky_times
@@ -37,7 +37,7 @@ from ..problem.interface import Passes, Problem
 from ..solvers.costs import PART
 from .certificate import Certificate
 from .determined_range import DeterminedRange
-from .lower_bound import Proof, positive_factor, prove, rounded_down
+from .lower_bound import Proof, lost_by_rounding, positive_factor, prove, rounded_down
 from .ritz import largest_ritz_value, smallest_ritz_value
 
 _SHIFTS = (2.0**-10, 2.0**-24)
@@ -111,7 +111,7 @@ def prove_positive(moments: MomentSums, total_weight: float, n_samples: int) -> 
     weight_error = gamma(n_samples + how.wide)  # W is a sum that has been rounded
     if not (error < 0.5 and weight_error < 0.5):
         return None
-    lost = error / (1 - of_sizes) * (1 + 32 * UNIT) * moments.dimension
+    lost = lost_by_rounding(error, of_sizes, moments.dimension)
     sizes = moments.summand_sizes()
     for shift in _SHIFTS:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing
@@ -223,7 +223,7 @@ def quick_certificate(
     passes
         The passes that they are known from, of a stream.
     """
-    samples, p = problem.samples, problem.features.count
+    samples = problem.samples
     if moments is not None:
         n, noise_samples = moments.n_samples, _noise_samples(moments)
         found = _proved_of_all(moments.get(), estimate)
@@ -239,26 +239,38 @@ def quick_certificate(
         found = None if part is None else (part.in_words(n), estimate or part.extreme_eigenvalues())
     if found is None:
         return None
-    proved, (smallest, largest) = found
-    smallest = max(smallest, proved.bound)
+    kept = None if moments is None else moments.fixed()
+    determined = DeterminedRange(problem.features, kept, samples)
+    made = proved_certificate(*found, n, problem.positions, noise_samples, determined)
+    # Of a stream that has been read, nothing is left to answer for single inputs
+    return replace(made, determined=None) if kept is None and samples is None else made
+
+
+def proved_certificate(
+    proved: Proof,
+    extremes: tuple[float, float],
+    n_samples: int,
+    positions: Positions,
+    noise_samples: float,
+    determined: DeterminedRange,
+) -> Certificate:
+    """Certificate of a bound above zero, with estimates of the extreme eigenvalues of Lambda."""
+    features = determined.features
+    smallest = max(extremes[0], proved.bound)
     return Certificate(
         lambda_min=smallest,
-        condition=largest / smallest,
+        condition=extremes[1] / smallest,
         lower_bound=proved.bound,
         verdict="identifiable",
-        rank=p,
-        dimension=p,
-        n_samples=n,
+        rank=features.count,
+        dimension=features.count,
+        n_samples=n_samples,
         evidence=(
             f"proved: lambda_min of the exact second moment is at least {proved.bound:.4g} "
             f"({proved.reason})"
         ),
-        features=problem.features,
-        positions=problem.positions,
+        features=features,
+        positions=positions,
         noise_samples=noise_samples,
-        determined=None
-        if moments is None and samples is None
-        else DeterminedRange(
-            problem.features, None if moments is None else moments.fixed(), samples
-        ),
+        determined=determined,
     )

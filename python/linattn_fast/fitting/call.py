@@ -52,12 +52,13 @@ from ..solvers.free_feature import with_free_feature
 from ..solvers.solved import Solved, Task
 from ..system.machine import same_bits
 from ..system.progress import Bar
+from .at_once import fit_at_once
 from .doubtful import memory_hint, warn_of_interpolation
 from .plan import Resources, Settings, Solver, make_plan
-from .result import Fit, FitInfo, heads_in_words
+from .result import Fit, heads_in_words, info_of
 
 
-@same_bits
+@same_bits(first=fit_at_once)
 def fit(
     Z: object,
     y: object = None,
@@ -350,8 +351,7 @@ def fit_problem(problem: Problem, settings: Settings, progress: ShowProgress = F
     _require_finite(solved)
     certificate = None
     if settings.certify:
-        with task.stages.timed("certify"):
-            certificate = step.certify(task, solved)
+        certificate = step.certify(task, solved)
     found = _assembled(task, solved, why, step.bytes, certificate, settings, resources.memory)
     unknowns = problem.features.count  # for each output
     if isinstance(settings.heads, int) and found.heads is not None:  # few heads fit little noise
@@ -404,25 +404,11 @@ def _assembled(
             solution, few = best_layer(settings.heads, moments, task.alpha, home)
             heads = few.put(place).for_features(problem.features)
     coefficients = frozen(module_of(place).ascontiguousarray(put(solution.coefficients, place)))
-    info = FitInfo(
-        solver=solved.solver,
-        reason="; ".join(filter(None, (why, solved.reason))),
-        condition=solved.condition,
-        mean_squared_error=solution.mean_squared_error,
-        mean_squared_error_bound=solution.error_bound,
-        mean_squared_target=solved.mean_squared_target,
-        refinements=solution.refinements,
-        iterations=solved.iterations,
-        backend=problem.engine.name,
-        path=problem.engine.path(problem.precision) if solved.factor is not None else "",
-        n_samples=solved.n_samples,
-        dimension=problem.features.count,
-        seconds=dict(task.stages),
-        bytes=planned_bytes if solved.bytes is None else solved.bytes,
-        # The coefficients of a number of heads are others than those that were solved for
-        coefficient_error=solved.coefficient_error if heads is None else None,
-        heads=_told(settings.heads, heads),
-    )
+    told = _told(settings.heads, heads)
+    needed = planned_bytes if solved.bytes is None else solved.bytes
+    info = info_of(solved, solution, why, needed, dict(task.stages), told)
+    if heads is not None:  # their coefficients are others than those that were solved for
+        info = replace(info, coefficient_error=None)
     found = Fit(
         coefficients,
         problem.features,

@@ -3,6 +3,7 @@
 A plan is made once, before any work, and is a list of steps that are tried in order until one
 solves the problem. The settings that it rests on are checked here, too. "auto" goes by these rules:
 
+- A small problem: one call of compiled code, which solves and proves, where that is safe.
 - Queries that never occur together: blocks, where the whole would take longer.
 - Fewer samples than features: the dual, which gives the solution of least norm directly; with a
   ridge, conjugate gradients where they are predicted to be faster.
@@ -62,6 +63,7 @@ from ..solvers.costs import (
 from ..solvers.solved import Solved, Task
 from ..system.arguments import as_size
 from ..system.machine import as_memory_limit, in_words, require_memory, usable_memory
+from . import small
 
 Solver: TypeAlias = Literal["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
 _WORTH_A_READING = 1000
@@ -178,8 +180,11 @@ class Step:
         return (self.attempt or SOLVERS[self.solver].solve)(task)
 
     def certify(self, task: Task, solved: Solved) -> Certificate:
-        """Make the certificate of what the solver has solved."""
-        return SOLVERS[self.solver].certify(task, solved)
+        """Make the certificate of what the solver has solved, unless it has one already."""
+        if solved.certificate is not None:
+            return solved.certificate
+        with task.stages.timed("certify"):
+            return SOLVERS[self.solver].certify(task, solved)
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,8 @@ class Plan:
     steps: tuple[Step, ...]
     refusal: str = ""
     """What did not fit in memory and would have followed."""
+    otherwise: Callable[[], Plan] | None = None
+    """Makes the plan that follows where no step is safe, and that need not be made before."""
 
     def follow(self, task: Task) -> tuple[Step, Solved, str]:
         """Try the steps; return the one that solved the problem, its solution, and why it ran.
@@ -203,6 +210,8 @@ class Plan:
             if found.reason:
                 said.append(_because(trouble, step))
                 trouble = found.reason
+        if self.otherwise is not None:
+            return self.otherwise().follow(task)
         raise MemoryError(f"{trouble}; {self.refusal}")
 
 
@@ -234,7 +243,16 @@ class Resources:
 
 
 def make_plan(problem: Problem, settings: Settings, resources: Resources) -> Plan:
-    """Decide which solvers are tried, and in which order.
+    """Decide which solvers are tried, and in which order; a small problem is tried in one call."""
+    usual = partial(make_usual_plan, problem, settings, resources)
+    if not small.is_small(problem, settings):
+        return usual()
+    step = Step("cholesky", small.WHY, small.bytes_of_small(problem), small.solve)
+    return Plan((step,), otherwise=usual)
+
+
+def make_usual_plan(problem: Problem, settings: Settings, resources: Resources) -> Plan:
+    """Decide which solvers are tried, and in which order, for a problem of any size.
 
     Raises
     ------

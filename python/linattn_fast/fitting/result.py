@@ -25,6 +25,8 @@ from ..features.states import PassedFeatures, StateFeatures
 from ..heads.heads import Heads, Recovery
 from ..heads.number.rank_path import PendingErrors, RankPath, rank_path_of
 from ..heads.pending import PendingHeads
+from ..solvers.accuracy import Solution
+from ..solvers.solved import Solved
 from ..system.machine import in_words, same_bits
 
 if TYPE_CHECKING:
@@ -111,9 +113,45 @@ class FitInfo:
         return "unknown" if error is None else f"at most about {error:.0e}"
 
 
+def info_of(
+    solved: Solved,
+    solution: Solution,
+    why: str,
+    needed: int,
+    seconds: dict[str, float],
+    heads: str,
+) -> FitInfo:
+    """How a fit went, for the solution that is returned; ``needed`` are its bytes."""
+    problem = solved.problem
+    return FitInfo(
+        solver=solved.solver,
+        reason="; ".join(filter(None, (why, solved.reason))),
+        condition=solved.condition,
+        mean_squared_error=solution.mean_squared_error,
+        mean_squared_error_bound=solution.error_bound,
+        mean_squared_target=solved.mean_squared_target,
+        refinements=solution.refinements,
+        iterations=solved.iterations,
+        backend=problem.engine.name,
+        path=problem.engine.path(problem.precision) if solved.factor is not None else "",
+        n_samples=solved.n_samples,
+        dimension=problem.features.count,
+        seconds=seconds,
+        bytes=needed,
+        coefficient_error=solved.coefficient_error,
+        heads=heads,
+    )
+
+
 def heads_in_words(heads: Heads) -> str:
     """What ``info.heads`` has about heads: how many, and how they were found."""
     return f"{len(heads)}, {heads.recovery}"
+
+
+def _with_heads(info: FitInfo, heads: Heads, spent: float) -> FitInfo:
+    """Copy a report with what is known once heads have been found."""
+    seconds = info.seconds | {"heads": spent}
+    return replace(info, heads=heads_in_words(heads), seconds=seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,19 +191,35 @@ class Fit:
     scalar_targets: bool = False
     """Whether the targets came without an axis of outputs; predictions then have none either."""
 
-    if not TYPE_CHECKING:  # for heads alone: no other name is to pass a type checker
+    if not TYPE_CHECKING:  # for parts made later alone: no other name is to pass a type checker
 
         def __getattr__(self, name: str) -> Any:
-            """Find the heads: called where the fit does not have them yet."""
-            pending = vars(self).get("_pending") if name == "heads" else None
-            if pending is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            heads, spent = pending.find()
-            info = vars(self)["info"]
-            seconds = info.seconds | {"heads": spent}
-            info = replace(info, heads=heads_in_words(heads), seconds=seconds)
-            vars(self).update(info=info, heads=heads)
-            return heads
+            """Find the heads, or make another part: called where the fit does not have it yet."""
+            state = vars(self)
+            if name == "heads" and (pending := self._pending_heads()) is not None:
+                heads, spent = pending.find()
+                if "info" in state:
+                    state["info"] = _with_heads(state["info"], heads, spent)
+                return state.setdefault("heads", heads)
+            if name in ("info", "certificate") and "_later" in state:
+                part = state["_later"].make(name)
+                if name == "info" and state.get("heads") is not None:
+                    part = _with_heads(part, *self._pending_heads().find())
+                return state.setdefault(name, part)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _pending_heads(self) -> PendingHeads | None:
+        """The search for heads; None where there is none."""
+        state = vars(self)
+        if "_pending" not in state and "_later" in state and "heads" not in state:
+            state["_pending"] = state["_later"].make("_pending")
+        return state.get("_pending")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything, with the parts that were to be made later."""
+        if "_later" in vars(self):
+            _ = self.info, self.certificate, self._pending_heads()
+        return {name: value for name, value in vars(self).items() if name != "_later"}
 
     def _changed(self, **changes: Any) -> Fit:
         """Copy the layer with other attributes; heads that are not found yet are found once."""

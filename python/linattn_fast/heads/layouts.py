@@ -286,7 +286,8 @@ def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Flo
     d_k = W["W_Q"].shape[1] if "W_Q" in W else None
     Q = W["Q"] if "Q" in W else _times(W["W_K"].swapaxes(1, 2), W["W_Q"], ("W_K", "W_Q"))
     if "W_V" in W and "W_O" not in W:
-        W["W_O"] = _places(*W["W_V"].shape[:2], layout)
+        H, d_v = W["W_V"].shape[:2]
+        W["W_O"] = _places(H, d_v, layout)
     V = W["V"] if "V" in W else _times(W["W_O"], W["W_V"], ("W_O", "W_V"))
     H, d = len(V), V.shape[2]
     if Q.shape != (H, d, d):

@@ -45,7 +45,7 @@ def mapped_problem(
     warn_of_padding(tokens, positions)
     if targets is not None:
         warn_of_layout(tokens, targets, positions)
-    return streamed(source, positions, chosen, backend, precision, d_out)
+    return streamed(source, positions, chosen, backend, precision, d_out=d_out)
 
 
 def streams_problem(
@@ -81,7 +81,7 @@ def streams_problem(
         )
         return InMemory.of(samples, backend, precision)
     source = StreamParts.of(streams, y, sample_weight, positions, d_out)
-    return streamed(source, positions, chosen, backend, precision, d_out)
+    return streamed(source, positions, chosen, backend, precision, d_out=d_out)
 
 
 def stream_maps(streams: Streams, value: Map | None, intercept: bool) -> StreamMaps | None:

@@ -224,14 +224,24 @@ def bound(
             return None
         C, D = C[:, used], D[used]
     with np.errstate(over="ignore", invalid="ignore"):
+        relative = float(D.max() / norm(C))
         sizes = norm(C / D) + target
-        kappa = math.sqrt(condition)
-        rounding *= larger**2 if residual is None else larger
-        moved = condition * sizes if residual is None else kappa * sizes + condition * residual
-        error = rounding * moved * (D.max() / norm(C))
+        error = moved_by_rounding(rounding, sizes, condition, residual, larger) * relative
         if not full_rank:
-            error *= (D.max() / D.min()) ** 2
-    return float(error) if error < 1 else None
+            error *= float((D.max() / D.min()) ** 2)
+    return error if error < 1 else None
+
+
+def moved_by_rounding(
+    rounding: float, sizes: float, condition: float, residual: float | None, larger: float
+) -> float:
+    """|delta xi| as said above, to first order, for sizes |xi| + |y|.
+
+    Summands of features are up to so many times ``larger`` than these.
+    """
+    if residual is None:
+        return rounding * larger * larger * condition * sizes
+    return rounding * larger * (math.sqrt(condition) * sizes + condition * residual)
 
 
 def left_after(steps: Sequence[float], rate: float) -> float:

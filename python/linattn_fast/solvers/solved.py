@@ -13,6 +13,7 @@ from ..system.progress import Stages
 from .accuracy import Solution
 
 if TYPE_CHECKING:
+    from ..certificate.certificate import Certificate
     from .blocks.solver import SolvedBlocks
     from .conjugate_gradients.whitening import Whitening
 
@@ -71,3 +72,5 @@ class Solved:
     """What conjugate gradients made of them, where that is of use again."""
     blocks: SolvedBlocks | None = None
     """The factorisation of each block, where there are blocks."""
+    certificate: Certificate | None = None
+    """The certificate, where solving has proved it as well."""

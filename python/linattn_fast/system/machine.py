@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 import scipy
@@ -370,13 +370,37 @@ def one_blas_thread() -> Iterator[None]:
         _shared.end(call)
 
 
-def same_bits(function: _Function) -> _Function:
-    """Hold BLAS to one thread while a function runs; for every public one that computes."""
+@overload
+def same_bits(function: _Function) -> _Function: ...
+@overload
+def same_bits(*, first: Callable[..., object]) -> Callable[[_Function], _Function]: ...
+def same_bits(
+    function: _Function | None = None, *, first: Callable[..., object] | None = None
+) -> _Function | Callable[[_Function], _Function]:
+    """Hold BLAS to one thread while a function runs; for every public one that computes.
 
+    ``first``, which uses no BLAS, is tried before with the same arguments; what it returns is the
+    answer, unless it is None.
+    """
+    if function is None:
+        return partial(_held, first=first)
+    return _held(function, None)
+
+
+def _held(function: _Function, first: Callable[..., object] | None) -> _Function:
     @wraps(function)
     def held(*arguments: Any, **named: Any) -> object:
         with one_blas_thread(), read_once():
             return function(*arguments, **named)
 
-    held.holds_blas = True  # type: ignore[attr-defined]  # tests look for it
-    return cast(_Function, held)
+    @wraps(function)
+    def tried(*arguments: Any, **named: Any) -> object:
+        try:
+            found = first(*arguments, **named) if first is not None else None
+        except TypeError:  # arguments that the function has none of; it says so in its own name
+            found = None
+        return held(*arguments, **named) if found is None else found
+
+    public = held if first is None else tried
+    public.holds_blas = True  # type: ignore[attr-defined]  # tests look for it
+    return cast(_Function, public)
