@@ -398,7 +398,8 @@ NO_ALGEBRA = {
     "because", "same_choice",
     # which features and states there are, and parts of them
     "occurring", "subset", "named", "batch", "require_tokens", "of_states", "pieces", "sequence",
-    "rows", "part", "every", "chosen", "kept", "mapped",
+    "rows", "part", "every", "chosen", "kept", "mapped", "coordinates", "sizes", "presence",
+    "asked",
     # tables, records and machines of programs
     "values", "index", "random", "accepts", "context", "sample", "chunks", "match", "write",
     "written", "interpret", "encode", "decode", "require", "coordinate", "entries", "vector",
