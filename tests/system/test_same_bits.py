@@ -402,7 +402,7 @@ NO_ALGEBRA = {
     # which features and states there are, and parts of them
     "occurring", "subset", "named", "batch", "require_tokens", "of_states", "pieces", "sequence",
     "rows", "part", "every", "chosen", "kept", "mapped", "asked", "of_tokens_alone",
-    "Streams.states",
+    "Streams.states", "coordinates", "sizes", "presence",
     # tables, records and machines of programs
     "values", "index", "random", "accepts", "context", "sample", "chunks", "match", "write",
     "written", "interpret", "encode", "decode", "require", "coordinate", "entries", "vector",

@@ -165,9 +165,9 @@ class _Sums(NamedTuple):
     """What a piece adds, besides its factors of the Gram."""
 
     cross: Floats
-    """(d_q, d_k)."""
+    """Its part of sum w c (M'y)', (d_q, d_k)."""
     sizes: Floats
-    """(d_k, d_q)."""
+    """Its part of the sizes of summands, (d_k, d_q)."""
     energy: float
 
 

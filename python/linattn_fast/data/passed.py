@@ -36,7 +36,7 @@ class PassedStates(States):
     """
 
     of: States
-    """The states."""
+    """The states whose rows these are, N of them."""
 
     def __init__(self, states: States) -> None:
         vars(self).update(of=states, offsets=None, scalar=False)  # past the guard of a frozen class
@@ -249,7 +249,7 @@ class RowStates(PassedStates):
         return PassedStates(self.of).entries(chosen)
 
     def one_by_one(self) -> RowStates:
-        """These rows."""
+        """Return these rows, which are one by one already."""
         return self
 
     def asked(self, positions: Positions) -> Positions:
