@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions
-from ..data.mapped import StreamMaps
+from ..data.mapping.token_map import StreamMaps
 from ..data.states import States, StateShape, require_last
 from ..data.stream_states import StreamStates
 from ..data.streams import Streams
