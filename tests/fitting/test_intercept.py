@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.data import mapped, sources
+from linattn_fast.data import sources
+from linattn_fast.data.mapping import token_map
 
 SOLVERS = ["auto", "cholesky", "eigh", "dual", "qr", "pcg", "blocks"]
 POSITIONS = ["last", "all", "causal"]
@@ -38,7 +39,7 @@ def ridge(H, y, alpha, free, w=None):
 def in_parts(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(sources, "BATCH_BYTES", 1)
-        monkeypatch.setattr(mapped, "PART_BYTES", 3000)
+        monkeypatch.setattr(token_map, "PART_BYTES", 3000)
 
 
 @pytest.fixture

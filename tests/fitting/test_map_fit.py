@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import linattn_fast as la
-from linattn_fast.data import mapped, sources
+from linattn_fast.data import sources
+from linattn_fast.data.mapping import token_map
 from linattn_fast.problem.streamed import Streamed
 
 
@@ -35,7 +36,7 @@ def in_parts(request, monkeypatch):
     """Mapped tokens are kept, or made anew a few sequences at a time."""
     if request.param:
         monkeypatch.setattr(sources, "BATCH_BYTES", 1)
-        monkeypatch.setattr(mapped, "PART_BYTES", 3000)
+        monkeypatch.setattr(token_map, "PART_BYTES", 3000)
     return request.param
 
 
@@ -107,7 +108,7 @@ def test_the_bits_are_those_of_mapped_tokens_where_they_are_kept(rng):
 
 def test_mapped_tokens_are_never_held_as_a_whole(rng, monkeypatch):
     monkeypatch.setattr(sources, "BATCH_BYTES", 1)
-    monkeypatch.setattr(mapped, "PART_BYTES", 20 * 5 * 3 * 8)
+    monkeypatch.setattr(token_map, "PART_BYTES", 20 * 5 * 3 * 8)
     blocks = []
 
     def watched(block):
@@ -449,3 +450,19 @@ def test_a_large_problem_is_a_stream(rng, monkeypatch):
     problem = as_problem(*asked, map=la.maps.elu1)
     assert isinstance(problem, Streamed)
     assert (problem.n_samples, problem.bytes_to_gather) == (90, 8 * 90 * 5 * 2)
+
+
+def test_stored_tokens_are_certified_as_they_are(rng, tmp_path):
+    Z, _, _ = data(rng, "dense", "last")
+    np.save(tmp_path / "Z.npy", Z)
+    stored = np.load(tmp_path / "Z.npy", mmap_mode="r")
+    for value in (None, la.maps.with_constant):
+        mine, plain = la.certify(stored, map=value), la.certify(Z, map=value)
+        assert mine.lower_bound == plain.lower_bound > 0
+
+
+def test_modules_of_torch_do_not_map(rng):
+    Z, _, y = data(rng, "dense", "last")
+    for heads in (None, "minimal"):
+        with pytest.raises(ValueError, match="^to_torch: tokens are mapped by maps.elu1"):
+            la.fit(Z, y, map=la.maps.elu1, heads=heads).to_torch()

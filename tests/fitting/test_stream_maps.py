@@ -7,7 +7,8 @@ import pytest
 from test_intercept import ridge
 
 import linattn_fast as la
-from linattn_fast.data import mapped, sources
+from linattn_fast.data import sources
+from linattn_fast.data.mapping import token_map
 from linattn_fast.fitting.call import as_problem
 from linattn_fast.problem.streamed import Streamed
 
@@ -28,7 +29,7 @@ def cubes(block):
 def in_parts(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(sources, "BATCH_BYTES", 1)
-        monkeypatch.setattr(mapped, "PART_BYTES", 2000)
+        monkeypatch.setattr(token_map, "PART_BYTES", 2000)
     return request.param
 
 
@@ -160,7 +161,7 @@ def test_ragged_lengths_need_a_mean_for_a_true_intercept(rng):
 
 def test_large_streams_are_never_mapped_as_a_whole(rng, monkeypatch):
     monkeypatch.setattr(sources, "BATCH_BYTES", 1)
-    monkeypatch.setattr(mapped, "PART_BYTES", 5000)
+    monkeypatch.setattr(token_map, "PART_BYTES", 5000)
     blocks = []
 
     def watched(block):

@@ -395,7 +395,8 @@ NO_ALGEBRA = {
     # copies, files, pictures, counting; or they end in functions that are held
     "get", "put", "to_host", "save", "plot", "with_program", "to_torch", "from_torch", "expand",
     "checked", "totals_of", "holding", "add", "merged", "in_units", "uncertain_heads",
-    "because", "same_choice", "mapped_by", "parts", "number_of",
+    "because", "same_choice", "mapped_by", "parts", "number_of", "for_features",
+    "then", "appended", "unmapped", "has_queries", "of_streams",
     # maps, which sum each entry on its own
     "chain", "exponential", "landmarks", "width", "constant", "of_rows", "FeatureMap.__call__",
     "Chain.__call__",

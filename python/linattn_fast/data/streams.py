@@ -23,8 +23,8 @@ from ..arrays.device import to_host
 from ..arrays.floats import as_array, as_floats
 from ..arrays.types import Array, Floats, Positions
 from ..maps.pointwise import with_constant
-from . import mapped
-from .mapped import Map, StreamMaps, TokenMap, as_map, one_after_the_other
+from .mapping import token_map
+from .mapping.token_map import Map, StreamMaps, TokenMap, as_map, one_after_the_other
 from .states import StateShape
 from .stream_forms import QueryRows, as_gates, as_kept, as_queries, one_a_query, only, rows_of
 from .stream_states import StreamStates
@@ -180,7 +180,7 @@ class Streams:
     @property
     def is_large(self) -> bool:
         """Whether they are better mapped a part at a time."""
-        return self.mapped_bytes > mapped.PART_BYTES
+        return self.mapped_bytes > token_map.PART_BYTES
 
     def unmapped(self) -> Streams:
         """The same streams without their maps."""
@@ -191,7 +191,7 @@ class Streams:
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Numbers (first, last) of sequences that are mapped at a time."""
         each = max(1, self.mapped_bytes // len(self))
-        step = max(1, mapped.PART_BYTES // each)
+        step = max(1, token_map.PART_BYTES // each)
         for first in range(0, len(self), step):
             yield first, min(first + step, len(self))
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..arrays.device import module_of, to_host
 from ..arrays.libraries import brought_over
 from ..arrays.types import Floats, Mask, Numbers, Positions
-from ..data.mapped import Map, TokenMap
+from ..data.mapping.token_map import Map, TokenMap
 from ..data.prefixes import Prefixes, occurring_pairs
 from ..data.states import States
 from ..data.streams import Streams

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays.device import to_host
 from ..arrays.types import Array
-from ..data.mapped import Map, StreamMaps, TokenMap
+from ..data.mapping.token_map import Map, StreamMaps, TokenMap
 from ..data.tokens import as_values
 from ..maps.stored import given_again, map_meta, map_of
 from .features import Features

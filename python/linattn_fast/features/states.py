@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.device import module_of
 from ..arrays.types import Floats, Mask, Numbers, Positions, Values
-from ..data.mapped import StreamMaps
+from ..data.mapping.token_map import StreamMaps
 from ..data.passed import PassedStates
 from ..data.states import States, StateShape, require_last
 from ..data.streams import Streams

@@ -21,7 +21,7 @@ from ..backend.choice import as_precision
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
 from ..data.attending import attended
-from ..data.mapped import Map, as_map, with_intercept
+from ..data.mapping.token_map import Map, as_map, with_intercept
 from ..data.sources import as_source
 from ..data.streams import Streams
 from ..data.tokens import as_positions, as_values
@@ -259,7 +259,12 @@ def as_problem(
     Features of mapped tokens bring their own map, where no other is given. ``d_out`` is 0 where
     there are no targets.
     """
+    if values == "passed" and (map is not None or intercept):
+        name = "map" if map is not None else "intercept"
+        raise ValueError(f"{name}: it is not for values='passed'; map keys and queries yourself")
     if isinstance(Z, Streams) and values == "mixed":
+        if offsets is not None:
+            raise ValueError("offsets: states have none; they are for rows of tokens")
         return streams_problem(
             Z,
             y,
@@ -273,7 +278,7 @@ def as_problem(
         )
     map = with_intercept(map_of_features(features) if map is None else map, intercept)
     source = None
-    if type(Z) is not np.ndarray:  # a plain array is no stream
+    if type(Z) is not np.ndarray and d_out != 0:  # a plain array is no stream
         source = as_source(Z, y, offsets=offsets, sample_weight=sample_weight, positions=positions)
     if source is not None and map is not None:
         return mapped_source_problem(source, map, positions, features, backend, precision)

@@ -18,7 +18,7 @@ from ..certificate.certifying import (
     require_certificate_memory,
 )
 from ..data.attending import attended
-from ..data.mapped import Map, as_map
+from ..data.mapping.token_map import Map, as_map
 from ..data.non_finite import non_finite_error
 from ..data.tokens import as_positions, as_values
 from ..features.features import Features

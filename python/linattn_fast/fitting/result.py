@@ -16,7 +16,7 @@ from ..backend.chosen_layer import outputs_of
 from ..certificate.certificate import Certificate
 from ..certificate.program import ProgramCertificate
 from ..data.attending import Attending, attended
-from ..data.mapped import Map, as_map
+from ..data.mapping.token_map import Map, as_map
 from ..data.scoring import score_of
 from ..data.tokens import Tokens, as_positions
 from ..features import files as storage
@@ -25,6 +25,7 @@ from ..features.states import PassedFeatures, StateFeatures
 from ..heads.heads import Heads, Recovery
 from ..heads.number.rank_path import PendingErrors, RankPath, rank_path_of
 from ..heads.pending import PendingHeads
+from ..maps.stored import told
 from ..solvers.accuracy import Solution
 from ..solvers.solved import Solved
 from ..system.machine import in_words, same_bits
@@ -474,6 +475,11 @@ class Fit:
             return heads.to_torch(where, dtype=dtype, device=device, requires_grad=requires_grad)
         if isinstance(self.features, StateFeatures):
             raise ValueError("to_torch: it is for layers on tokens, and this one is for states")
+        if self.features.map is not None:
+            raise ValueError(
+                f"to_torch: tokens are mapped by {told(self.features.map.map)}, which the module "
+                "would not do"
+            )
         from ..heads.torch_module import cubic_layer_of  # noqa: PLC0415  # torch is optional
 
         C = to_host(self.coefficients)

@@ -25,7 +25,7 @@ from ..arrays.libraries import conversion_to
 from ..arrays.types import Floats, Positions
 from ..backend.choice import get_backend
 from ..data.attending import Attending, attended
-from ..data.mapped import Map, StreamMaps, TokenMap, as_map
+from ..data.mapping.token_map import Map, StreamMaps, TokenMap, as_map
 from ..data.states import States, StateShape, require_last
 from ..data.streams import Streams
 from ..data.tokens import Tokens, as_positions, as_tokens

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.types import Array
 from ..backend.totals import ARRAYS, Totals
-from ..data.mapped import Map
+from ..data.mapping.token_map import Map
 from ..features import files as storage
 from ..features.accumulation import Accumulation
 

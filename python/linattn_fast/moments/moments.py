@@ -21,8 +21,8 @@ from ..backend.choice import as_precision, get_backend
 from ..backend.interface import Precision
 from ..backend.totals import Totals, merged
 from ..data.attending import Attending, attended
-from ..data.mapped import Map, TokenMap, as_map
-from ..data.mapped_sources import MappedStream, MappedTokens, mapped_batch, mapped_stream
+from ..data.mapping.mapped_sources import MappedStream, MappedTokens, mapped_batch, mapped_stream
+from ..data.mapping.token_map import Map, TokenMap, as_map
 from ..data.sources import Batch, Source, as_source
 from ..data.streams import Streams
 from ..data.tokens import as_positions, as_values

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..arrays.types import Positions
 from ..backend.interface import Precision
-from ..data.mapped import Map, StreamMaps, with_intercept
-from ..data.mapped_sources import StreamParts, mapped_batch, mapped_stream
+from ..data.mapping.mapped_sources import StreamParts, mapped_batch, mapped_stream
+from ..data.mapping.token_map import Map, StreamMaps, with_intercept
 from ..data.sources import Source, batch_bytes_for
 from ..data.streams import Streams
 from ..features.features import Features, as_features

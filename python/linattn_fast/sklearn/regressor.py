@@ -14,7 +14,7 @@ from ..arrays.device import to_host
 from ..arrays.types import Array, Floats, Positions
 from ..backend.interface import Precision
 from ..certificate.certificate import Certificate
-from ..data.mapped import Map, TokenMap, as_map, with_intercept
+from ..data.mapping.token_map import Map, TokenMap, as_map, with_intercept
 from ..data.tokens import Tokens, as_positions, as_targets, as_tokens
 from ..features.features import Features
 from ..fitting.call import fit

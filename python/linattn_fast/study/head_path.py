@@ -121,4 +121,5 @@ def head_path(moments: Moments, max_heads: int, *, alpha: float = 0.0) -> HeadPa
             found, loss = heads[-1], losses[-1]
         heads.append(found)
         losses.append(loss)
-    return HeadPath(tuple(range(1, max_heads + 1)), np.array(losses), heads, optimum.loss)
+    mapped = [each.for_features(moments.features) for each in heads]
+    return HeadPath(tuple(range(1, max_heads + 1)), np.array(losses), mapped, optimum.loss)

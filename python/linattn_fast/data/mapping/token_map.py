@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..arrays.device import module_of
-from ..arrays.floats import all_finite, as_floats
-from ..arrays.types import Array
-from ..maps.chain import Chain
-from ..maps.feature_map import FeatureMap
-from ..maps.pointwise import with_constant
-from .non_finite import non_finite_error
-from .tokens import Tokens
+from ...arrays.device import module_of
+from ...arrays.floats import all_finite, as_floats
+from ...arrays.types import Array
+from ...maps.chain import Chain
+from ...maps.feature_map import FeatureMap
+from ...maps.pointwise import with_constant
+from ..non_finite import non_finite_error
+from ..tokens import Tokens
 
 Map: TypeAlias = Callable[[Any], Any]
 """A function from rows (m, d) to rows (m, D)."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.types import Floats, Positions
-from .mapped import Map, TokenMap
-from .sources import BATCH_BYTES, Batch, Peeked, Source
-from .states import States
-from .streams import Streams
-from .tokens import Tokens, as_targets, as_tokens, as_weights
+from ...arrays.types import Floats, Positions
+from ..sources import BATCH_BYTES, Batch, Peeked, Source
+from ..states import States
+from ..streams import Streams
+from ..tokens import Tokens, as_targets, as_tokens, as_weights
+from .token_map import Map, TokenMap
 
 
 @dataclass(frozen=True)
