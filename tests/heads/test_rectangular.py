@@ -102,8 +102,7 @@ def test_what_rectangular_heads_cannot_do_is_refused(rng):
     for name, attempt in (
         ("Z", lambda: heads(np.ones((2, 3, 4)))),
         ("generate", lambda: heads.generate(np.ones((2, 4)), 1)),
-        ("to_torch", heads.to_torch),
-        ("to_weights", heads.to_weights),
+        ("to_torch", lambda: heads.to_torch(states=False)),
     ):
         with pytest.raises(ValueError, match=rf"^{name}: it is for layers on tokens.* 4 x 3 and"):
             attempt()

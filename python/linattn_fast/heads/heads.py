@@ -305,7 +305,8 @@ class Heads:
             Arrays of any library by name: "V" (or "W_V" and "W_O", with V_h = W_O W_V) and "Q" (or
             "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
             other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
-            Without "W_O" it is 1: the outputs of the heads lie side by side, d_out = H d_v.
+            Without "W_O" it is 1: the outputs of the heads lie side by side, d_out = H d_v. Queries,
+            keys and values of different sizes, as in cross-attention, make a layer on states.
         layout
             How they are kept, and what the sum is multiplied with; see :class:`Layout`.
 
@@ -326,15 +327,14 @@ class Heads:
         layout
             As for :meth:`from_weights`, which makes the same heads of what is returned.
         form
-            "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
-            as in ``torch.nn.MultiheadAttention``.
+            "separate": W_Q, W_K, W_V and W_O, d_k coordinates to a key; "fused": V and Q;
+            "in_proj": as in ``torch.nn.MultiheadAttention``, where d_v = d_k = d_q.
 
         Returns
         -------
         dict
             Arrays by the names that the layout has for them.
         """
-        self.require_tokens("to_weights")
         return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
     @classmethod
@@ -364,32 +364,41 @@ class Heads:
         dtype: object = None,
         device: object = None,
         requires_grad: bool = True,
+        states: bool | None = None,
     ) -> Any:
         """The layer as a ``torch.nn.Module`` with parameters V and Q, to be trained further.
 
         Parameters
         ----------
         positions
-            Which tokens query: "last", "all" or "causal"; a call may choose others.
+            Which tokens query: "last", "all" or "causal"; a call may choose others. A state has one
+            query, "last".
         dtype
-            The type of V, Q and the tokens; ``torch.float64`` by default.
+            The type of V, Q and the tokens or states; ``torch.float64`` by default.
         device
             By default where these heads are.
         requires_grad
             Whether V and Q are to be learned.
+        states
+            Whether the module is called on states; by default, where d_v, d_k and d_q are not one
+            size.
 
         Returns
         -------
         torch.nn.Module
-            Called on tokens; its parameters are ``V`` and ``Q``.
+            Called on tokens (..., n, d), or on the memory (..., d_v, d_k) and the query (..., d_q)
+            of states; its parameters are ``V`` and ``Q``.
         """
-        self.require_tokens("to_torch")
-        from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
+        if states is None:
+            states = not self.takes_tokens
+        if not states:
+            self.require_tokens("to_torch")
+        from .torch_module import layer_of, state_layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
-        V, Q = to_host(self.V), to_host(self.Q)
-        return layer_of(V, Q, positions, dtype, device, requires_grad)
+        make = state_layer_of if states else layer_of
+        return make(to_host(self.V), to_host(self.Q), positions, dtype, device, requires_grad)
 
     @same_bits
     def normalized(self) -> Heads:
