@@ -305,8 +305,9 @@ class Heads:
             Arrays of any library by name: "V" (or "W_V" and "W_O", with V_h = W_O W_V) and "Q" (or
             "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
             other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
-            Without "W_O" it is 1: the outputs of the heads lie side by side, d_out = H d_v. Queries,
-            keys and values of different sizes, as in cross-attention, make a layer on states.
+            Without "W_O" it is 1: the outputs of the heads lie side by side, d_out = H d_v.
+            Queries, keys and values of different sizes, as in cross-attention, make a layer on
+            states.
         layout
             How they are kept, and what the sum is multiplied with; see :class:`Layout`.
 

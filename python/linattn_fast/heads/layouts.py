@@ -300,7 +300,7 @@ def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Flo
     d_k = W["W_Q"].shape[1] if "W_Q" in W else None
     Q = W["Q"] if "Q" in W else _times(W["W_K"].swapaxes(1, 2), W["W_Q"], ("W_K", "W_Q"))
     if "W_V" in W and "W_O" not in W:
-        W["W_O"] = _places(*W["W_V"].shape[:2], layout)
+        W["W_O"] = _places(len(W["W_V"]), W["W_V"].shape[1], layout)
     V = W["V"] if "V" in W else _times(W["W_O"], W["W_V"], ("W_O", "W_V"))
     if len(Q) != len(V):
         raise ValueError(
@@ -332,7 +332,7 @@ def weights_of(V: Floats, Q: Floats, layout: Layout, form: Form) -> dict[str, Fl
         raise ValueError(f"num_heads: {H} is needed, because in_proj has heads side by side")
     if form == "in_proj" and d is None:
         raise ValueError(
-            "form: 'in_proj' is one matrix for queries, keys and values of one size, and these have "
+            "form: 'in_proj' is one matrix for queries, keys and values of one size, and here "
             f"d_q = {d_q}, d_k = {d_k} and d_v = {d_v}; take 'separate'"
         )
     scaled = V / layout.factor(H, d, None if form == "fused" else d_k)

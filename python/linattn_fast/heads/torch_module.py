@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arrays.types import Positions
-from ..data.tokens import as_positions
 from ..data.states import StateShape
+from ..data.tokens import as_positions
 from ..features.features import Features
 from ..features.states import StateFeatures
 
@@ -254,8 +254,8 @@ class _StateLayer(nn.Module):  # type: ignore[misc]  # torch is not followed by 
         alike = M.ndim == query.ndim + 1 and all(a == b or 1 in (a, b) for a, b in before)
         if not alike or M.shape[-2:] != (d_v, d_k):
             raise ValueError(
-                f"memory: a tensor (..., {d_v}, {d_k}) with the axes of the query (..., {self.d_q}) "
-                f"is needed, got shapes {tuple(memory.shape)} and {tuple(query.shape)}"
+                f"memory: a tensor (..., {d_v}, {d_k}) with the axes of the query, (..., "
+                f"{self.d_q}), is needed, got shapes {tuple(memory.shape)} and {tuple(query.shape)}"
             )
         return self._outputs(M, query)
 
@@ -332,7 +332,7 @@ class BilinearAttention(_StateLayer):
 
 
 def _by_heads(V: Any, Q: Any, M: Any, c: Any) -> Any:
-    """sum_h V_h M Q_h c (..., d_out) of the memory M (..., d_v, d_k) and the queries c (..., d_q)."""
+    """Outputs sum_h V_h M Q_h c (..., d_out) of M (..., d_v, d_k) and the queries c (..., d_q)."""
     queries = torch.einsum("hkl,...l->...hk", Q, c)
     return torch.einsum("haj,...hj->...a", V, queries @ M.mT)
 
