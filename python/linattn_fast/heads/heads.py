@@ -217,10 +217,14 @@ class Heads:
         return Heads, (self.V, self.Q, self.recovery)
 
     def __repr__(self) -> str:
+        return f"Heads({len(self)} heads, {self._sizes})"
+
+    @property
+    def _sizes(self) -> str:
+        """What heads must share to be compared, in words."""
         if self.takes_tokens:
-            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out})"
-        sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
-        return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
+            return f"d={self.d}, d_out={self.d_out}"
+        return f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}, d_out={self.d_out}"
 
     @same_bits
     def __call__(
@@ -454,13 +458,8 @@ class Heads:
         """
         if not isinstance(other, Heads):
             raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
-        if (other.d, other.d_out) != (self.d, self.d_out):
-            raise ValueError(
-                f"other: d = {self.d}, d_out = {self.d_out} are needed, "
-                f"got d = {other.d}, d_out = {other.d_out}"
-            )
-        if other.Q.shape[1:] != self.Q.shape[1:]:
-            raise ValueError(f"other: heads like {self!r} are needed, got {other!r}")
+        if other._sizes != self._sizes:
+            raise ValueError(f"other: heads of {self._sizes} are needed, got {other._sizes}")
         mine, theirs = (to_host(heads.coefficients(symmetric)) for heads in (self, other))
         return float(np.linalg.norm(mine - theirs))
 
