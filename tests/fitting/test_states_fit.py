@@ -188,16 +188,6 @@ def test_a_fit_on_states_is_saved_with_its_heads(rng, tmp_path):
             assert again.heads is None
 
 
-def test_ridge_path_of_states(rng):
-    states, _, y = planted(rng, 1, 3, 2, 4, 2, 100)
-    alphas = [0.01, 1.0]
-    moments = la.Moments.of_states((3, 2), 4, 2).update(states, y)
-    path = la.ridge_path(moments, alphas)
-    for alpha, C in zip(alphas, path.coefficients, strict=True):
-        expected = least_squares(states, y, alpha)
-        assert np.linalg.norm(C - expected) < 1e-10 * np.linalg.norm(expected)
-
-
 def test_memory_of_all_zeros_is_a_zero_layer():
     states = la.States(np.zeros((40, 3, 2)), np.ones((40, 2)))
     fit = la.fit(states, np.ones((40, 1)))

@@ -164,7 +164,7 @@ def test_distance_is_zero_for_the_same_function(rng):
     assert heads.distance(other) == pytest.approx(
         np.linalg.norm(heads.coefficients() - other.coefficients())
     )
-    with pytest.raises(ValueError, match="^other: d = 3, d_out = 2"):
+    with pytest.raises(ValueError, match="^other: heads of d=3, d_out=2 are needed, got d=4"):
         heads.distance(plant(rng, 4, 2, 2))
     with pytest.raises(TypeError, match="^other: Heads"):
         heads.distance("heads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import plant
+from conftest import EPS, plant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,6 +171,51 @@ def test_there_and_back(H, d, d_out, vectors, over_heads, form, flat, scale):
     np.testing.assert_array_equal(back.Q, heads.Q)
 
 
+def apart(rng, H, d_out):
+    """Heads of a layer on states, with d_v = 4, d_k = 2 and d_q = 5."""
+    return la.Heads(rng.standard_normal((H, d_out, 4)), rng.standard_normal((H, 2, 5)))
+
+
+@pytest.mark.parametrize("H", [1, 3])
+@pytest.mark.parametrize("vectors", ["columns", "rows"])
+@pytest.mark.parametrize("over_heads", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("form", "scale"),
+    [
+        *((form, scale) for form in ("separate", "side by side") for scale in (2.0, "1/sqrt(d_k)")),
+        ("fused", "1/n"),  # of a product alone d_k is not known
+    ],
+)
+def test_rectangular_heads_there_and_back(rng, H, vectors, over_heads, form, scale):
+    heads = apart(rng, H, 3)
+    number = H if form == "side by side" else None
+    n = 7 if scale == "1/n" else None
+    layout = la.Layout(vectors=vectors, over_heads=over_heads, scale=scale, n=n, num_heads=number)
+    weights = heads.to_weights(layout, "fused" if form == "fused" else "separate")
+    back = la.Heads.from_weights(weights, layout)
+    # Only the scale rounds, once on either way; products with ones do not.
+    np.testing.assert_allclose(back.V, heads.V, rtol=4 * EPS)
+    np.testing.assert_array_equal(back.Q, heads.Q)
+
+
+@pytest.mark.parametrize("number", [None, 2])
+def test_weights_of_rectangular_heads_are_cross_attention(rng, number):
+    """Values a (n, 4) and keys b (n, 2) of one sequence, the query c (5,) of another."""
+    heads = apart(rng, 2, 3)
+    a, b, c = (rng.standard_normal(shape) for shape in ((6, 4), (6, 2), (1, 5)))
+    layout = la.Layout(num_heads=number, scale="1/sqrt(d_k)")
+    W = heads.to_weights(layout)
+    if number is not None:
+        parts = {name: np.split(each, 2) for name, each in W.items() if name != "W_O"}
+        W = {**parts, "W_O": np.split(W["W_O"], 2, axis=1)}
+    y = np.zeros(3)
+    for W_Q, W_K, W_V, W_O in zip(*(W[f"W_{x}"] for x in "QKVO"), strict=True):
+        for value, key in zip(a, b, strict=True):
+            y += W_O @ W_V @ value * ((W_K @ key) @ (W_Q @ c[0])) / np.sqrt(2)
+    states = la.States((a.T @ b)[None], c)
+    np.testing.assert_allclose(heads(states)[0], y, rtol=0, atol=1e-12 * np.abs(y).max())
+
+
 def test_weights_are_copies_and_nothing_is_modified(rng):
     heads = plant(rng, 3, 2, 2)
     for form in ("fused", "separate"):
@@ -207,8 +252,7 @@ def of(**arrays):
         (of(V=(3, 3), P=(3, 3), Q=(3, 3)), "^weights: 'V' was found more than once"),
         (of(V=(3, 3), Q=(3, 3), norm=(3,)), "^weights: the parameter 'norm' is not known"),
         (of(V=(3, 3), Q=(3, 3), out_bias=(3,)), "^weights: .* 'out_bias' is a bias"),
-        (of(V=(2, 3, 3), Q=(1, 3, 3)), "^weights: the values are of 2 heads with d = 3"),
-        (of(V=(2, 3, 3), Q=(2, 4, 3)), "^weights: the values"),
+        (of(V=(2, 3, 3), Q=(1, 3, 3)), "^weights: the values are of 2 heads, and the queries of 1"),
         (of(V=(1, 1, 2, 3, 3), Q=(3, 3)), "^V: 2 or 3 axes are needed"),
         (of(V=(1, 3, 3), W_Q=(6, 3), W_K=(6, 3)), r"^num_heads: W_Q has two axes, shape \(6, 3\)"),
         (of(V=(2, 3, 3), W_Q=(2, 2, 3), W_K=(2, 1, 3)), "^W_K, W_Q: as many heads"),
@@ -240,6 +284,20 @@ def of(**arrays):
         (
             lambda rng: la.Heads.from_weights({"a": 1}, la.Layout(names={"V": "b"})),
             "^names: 'V' is called 'b', and there is no such parameter, only 'a'",
+        ),
+        (
+            lambda rng: la.Heads.from_weights(
+                {"V": np.ones((1, 3, 4)), "Q": np.ones((1, 3, 3))}, la.Layout(scale="1/sqrt(d)")
+            ),
+            "^scale: '1/sqrt.d.' is of the coordinates of a token, and here queries, keys and",
+        ),
+        (
+            lambda rng: apart(rng, 2, 3).to_weights(la.Layout(num_heads=2), "in_proj"),
+            "^form: 'in_proj' is one matrix .* d_q = 5, d_k = 2 and d_v = 4; take 'separate'$",
+        ),
+        (
+            lambda rng: apart(rng, 2, 3).to_weights(la.Layout(scale="1/sqrt(d)")),
+            "^scale: '1/sqrt.d.' is of the coordinates of a token",
         ),
         (lambda rng: plant(rng, 2, 2, 1).to_weights(form="other"), "^form: must be one of"),
         (lambda rng: plant(rng, 2, 2, 1).to_weights(form="in_proj"), "^num_heads: 2 is needed"),

@@ -83,6 +83,82 @@ def test_heads_are_applied_to_states(rng, backend, form):
     assert (abs(found - y) <= 60 * EPS * size).all()
 
 
+def test_coefficients_times_features_is_the_layer(rng):
+    """Also of a symmetric memory whose queries have another size, where (j, k) and (k, j) add."""
+    M, c = rng.standard_normal((30, 4, 4)), rng.standard_normal((30, 6))
+    M = M + M.transpose(0, 2, 1)
+    heads = plant(rng, 3, 2, 4, 4, 6)
+    y = np.einsum("haj,njk,hkl,nl->na", heads.V, M, heads.Q, c, optimize=True)
+    j, k = np.triu_indices(4)
+    for symmetric, s in ((False, M.reshape(30, -1)), (None, M.reshape(30, -1)), (True, M[:, j, k])):
+        h = np.einsum("nu,nl->nul", s, c).reshape(30, -1)
+        assert np.allclose(
+            h @ heads.coefficients(symmetric).T, y, rtol=0, atol=1e-12 * abs(y).max()
+        )
+
+
+def test_distance_is_between_functions(rng):
+    """Whatever the numbers of heads, their order, scales and mixing."""
+    heads, other = plant(rng, 2, 3, 4, 2, 5), plant(rng, 3, 3, 4, 2, 5)
+    W, X = (np.einsum("haj,hkl->ajkl", each.V, each.Q) for each in (heads, other))
+    assert np.isclose(heads.distance(other), np.linalg.norm(W - X), rtol=1e-14)
+    A = np.array([[1.0, 2.0], [0.5, -1.0]])
+    mixed = la.Heads(np.tensordot(A, heads.V, 1), np.tensordot(np.linalg.inv(A).T, heads.Q, 1))
+    assert heads.distance(mixed) < 1e-13 * np.linalg.norm(W)
+    # On a symmetric memory only the symmetric part counts, pairs (j, k) and (k, j) together
+    square, another = plant(rng, 2, 3, 4, 4, 5), plant(rng, 1, 3, 4, 4, 5)
+    W, X = (np.einsum("haj,hkl->ajkl", each.V, each.Q) for each in (square, another))
+    j, k = np.triu_indices(4)
+    D = (W - X)[:, j, k] + (W - X)[:, k, j]
+    D[:, j == k] /= 2  # the diagonal counts once
+    assert np.isclose(square.distance(another, symmetric=True), np.linalg.norm(D), rtol=1e-14)
+
+
+def test_rectangular_heads_are_matched(rng):
+    heads = plant(rng, 3, 2, 4, 3, 5)
+    swapped = la.Heads(-2 * heads.V[::-1], heads.Q[::-1] / -2)
+    match = la.match_heads(heads, swapped)
+    assert match.permutation == (2, 1, 0)
+    assert np.allclose(match.scales, -0.5, rtol=1e-14)
+    assert max(match.scaled_distance, match.mixed_distance, match.distance) < 1e-14
+    assert la.match_heads(heads, heads.normalized()).mixed_distance < 1e-14
+
+
+def test_rectangular_heads_behave_like_a_sequence(rng):
+    heads = plant(rng, 3, 2, 4, 3, 5)
+    (V, Q), some = heads[1], heads[1:]
+    assert (heads.V[1] == V).all()
+    assert (heads.Q[1] == Q).all()
+    assert repr(some) == "Heads(2 heads, d_v=4, d_k=3, d_q=5, d_out=2)"
+    assert (heads.Q[1:] == some.Q).all()
+    assert [q.shape for _, q in heads] == [(3, 5)] * 3
+
+
+@pytest.mark.parametrize("kind", ["matrix", "rows", "symmetric"])
+@pytest.mark.parametrize("method", ["minimal", "svd"])
+def test_files_keep_heads_of_every_kind_of_states(rng, tmp_path, kind, method):
+    M, c = (
+        rng.standard_normal((200, 3, 3 if kind == "symmetric" else 2)),
+        rng.standard_normal((200, 5)),
+    )
+    if kind == "symmetric":
+        M = M + M.transpose(0, 2, 1)
+    if kind == "rows":
+        M = M[..., 0]
+    states = la.States(M, c, symmetric=kind == "symmetric")
+    truth = plant(rng, 2, 2, 3, states.kind.matrix[1], 5)
+    fit = la.fit(states, truth(states), heads=method)
+    fit.save(tmp_path / "fit.npz")
+    again = la.load(tmp_path / "fit.npz").heads
+    assert (again.V == fit.heads.V).all()
+    assert (again.Q == fit.heads.Q).all()
+    assert repr(again) == repr(fit.heads)
+    assert again.recovery == fit.heads.recovery
+    assert (again(states) == fit.heads(states)).all()
+    assert np.allclose(again(states), truth(states), rtol=0, atol=1e-9)
+    assert again.distance(truth, symmetric=states.symmetric) < 1e-9
+
+
 def test_square_heads_apply_to_tokens_and_to_states(rng):
     heads = plant(rng, 2, 3, 4, 4, 4)
     Z = rng.standard_normal((10, 6, 4))
@@ -102,8 +178,7 @@ def test_what_rectangular_heads_cannot_do_is_refused(rng):
     for name, attempt in (
         ("Z", lambda: heads(np.ones((2, 3, 4)))),
         ("generate", lambda: heads.generate(np.ones((2, 4)), 1)),
-        ("to_torch", heads.to_torch),
-        ("to_weights", heads.to_weights),
+        ("to_torch", lambda: heads.to_torch(states=False)),
     ):
         with pytest.raises(ValueError, match=rf"^{name}: it is for layers on tokens.* 4 x 3 and"):
             attempt()
@@ -111,8 +186,12 @@ def test_what_rectangular_heads_cannot_do_is_refused(rng):
         heads(la.States(np.ones((2, 3, 4)), np.ones((2, 5))))
     with pytest.raises(ValueError, match=r"^symmetric: a memory 4 x 3 cannot be symmetric"):
         heads.coefficients(symmetric=True)
-    with pytest.raises(ValueError, match=r"^other: heads like"):
-        heads.distance(plant(rng, 2, 3, 4, 3, 4))
+    sizes = "d_v=4, d_k=3, d_q=5, d_out=3"
+    for other in ((2, 3, 4, 3, 4), (2, 3, 4, 2, 5), (2, 3, 5, 3, 5), (2, 2, 4, 3, 5)):
+        with pytest.raises(ValueError, match=f"^other: heads of {sizes} are needed, got d_v="):
+            heads.distance(plant(rng, *other))
+        with pytest.raises(ValueError, match=rf"^b: as a is Heads\(2 heads, {sizes}\), so must b"):
+            la.match_heads(heads, plant(rng, *other))
     with pytest.raises(ValueError, match=r"^Q: shape \(2, 4, 4\) is needed .* \(2, d_k, d_q\)"):
         la.Heads(np.ones((2, 3, 4)), np.ones((1, 3, 5)))
     with pytest.raises(ValueError, match=r"^Q: d_k and d_q must be at least 1"):

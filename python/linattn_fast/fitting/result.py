@@ -454,9 +454,9 @@ class Fit:
         ----------
         positions
             Which tokens query: "last", "all" or "causal"; by default as in training. A call may
-            choose others.
+            choose others. A state has one query, "last".
         dtype
-            The type of the parameters and the tokens; ``torch.float64`` by default.
+            The type of the parameters and the tokens or states; ``torch.float64`` by default.
         device
             By default where this layer is.
         requires_grad
@@ -465,25 +465,30 @@ class Fit:
         Returns
         -------
         torch.nn.Module
-            Called on tokens (..., n, d) or a list of them; its outputs are (..., d_out).
+            Called on tokens (..., n, d) or a list of them, or on the memory and the query of
+            states, (..., d_v, d_k) or (..., q) and (..., d_q); its outputs are (..., d_out).
         """
         where = self.positions if positions is None else as_positions(positions)
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
         heads = self.heads
         if heads is not None and heads.V.size + heads.Q.size < self.coefficients.size:
-            return heads.to_torch(where, dtype=dtype, device=device, requires_grad=requires_grad)
-        if isinstance(self.features, StateFeatures):
-            raise ValueError("to_torch: it is for layers on tokens, and this one is for states")
+            return heads.to_torch(
+                where,
+                dtype=dtype,
+                device=device,
+                requires_grad=requires_grad,
+                states=isinstance(self.features, StateFeatures),
+            )
         if self.features.map is not None:
             raise ValueError(
                 f"to_torch: tokens are mapped by {told(self.features.map.map)}, which the module "
                 "would not do"
             )
-        from ..heads.torch_module import cubic_layer_of  # noqa: PLC0415  # torch is optional
+        from ..heads.torch_module import coefficient_layer_of  # noqa: PLC0415  # torch is optional
 
         C = to_host(self.coefficients)
-        return cubic_layer_of(C, self.features, where, dtype, device, requires_grad)
+        return coefficient_layer_of(C, self.features, where, dtype, device, requires_grad)
 
     def save(self, path: storage.PathLike) -> None:
         """Write to an ``.npz`` file, atomically; read by :func:`load`.

@@ -275,15 +275,20 @@ class Heads:
         return _heads_with, (self.V, self.Q, self.recovery, maps)
 
     def __repr__(self) -> str:
+        return f"Heads({len(self)} heads, {self._sizes})"
+
+    @property
+    def _sizes(self) -> str:
+        """What heads must share to be compared, in words."""
         if self.takes_tokens:
             mapped = "" if self.map is None else f", map={told(self.map)}"
             if self.constant_coordinate is not None:
                 mapped += f", coordinate {self.constant_coordinate} constant"
-            return f"Heads({len(self)} heads, d={self.d}, d_out={self.d_out}{mapped})"
+            return f"d={self.d}, d_out={self.d_out}{mapped}"
         sizes = f"d_v={self.d_v}, d_k={self.d_k}, d_q={self.d_q}"
         if self._constants is not None:
             sizes += f", coordinates {self._constants} constant"
-        return f"Heads({len(self)} heads, {sizes}, d_out={self.d_out})"
+        return f"{sizes}, d_out={self.d_out}"
 
     @same_bits
     def __call__(
@@ -405,6 +410,8 @@ class Heads:
             "W_Q" and "W_K", with Q_h = W_K' W_Q); or "in_proj", W_Q, W_K and W_V on top of each
             other as in ``torch.nn.MultiheadAttention``, and "W_O". Usual other names are known.
             Without "W_O" it is 1: the outputs of the heads lie side by side, d_out = H d_v.
+            Queries, keys and values of different sizes, as in cross-attention, make a layer on
+            states.
         layout
             How they are kept, and what the sum is multiplied with; see :class:`Layout`.
 
@@ -425,15 +432,14 @@ class Heads:
         layout
             As for :meth:`from_weights`, which makes the same heads of what is returned.
         form
-            "separate": W_Q, W_K, W_V and W_O, d coordinates to a key; "fused": V and Q; "in_proj":
-            as in ``torch.nn.MultiheadAttention``.
+            "separate": W_Q, W_K, W_V and W_O, d_k coordinates to a key; "fused": V and Q;
+            "in_proj": as in ``torch.nn.MultiheadAttention``, where d_v = d_k = d_q.
 
         Returns
         -------
         dict
             Arrays by the names that the layout has for them.
         """
-        self.require_tokens("to_weights")
         return weights_of(to_host(self.V), to_host(self.Q), layout, form)
 
     @classmethod
@@ -463,37 +469,46 @@ class Heads:
         dtype: object = None,
         device: object = None,
         requires_grad: bool = True,
+        states: bool | None = None,
     ) -> Any:
         """The layer as a ``torch.nn.Module`` with parameters V and Q, to be trained further.
 
         Parameters
         ----------
         positions
-            Which tokens query: "last", "all" or "causal"; a call may choose others.
+            Which tokens query: "last", "all" or "causal"; a call may choose others. A state has one
+            query, "last".
         dtype
-            The type of V, Q and the tokens; ``torch.float64`` by default.
+            The type of V, Q and the tokens or states; ``torch.float64`` by default.
         device
             By default where these heads are.
         requires_grad
             Whether V and Q are to be learned.
+        states
+            Whether the module is called on states; by default, where d_v, d_k and d_q are not one
+            size.
 
         Returns
         -------
         torch.nn.Module
-            Called on tokens; its parameters are ``V`` and ``Q``.
+            Called on tokens (..., n, d), or on the memory (..., d_v, d_k) and the query (..., d_q)
+            of states; its parameters are ``V`` and ``Q``.
         """
-        self.require_tokens("to_torch")
+        if states is None:
+            states = not self.takes_tokens
+        if not states:
+            self.require_tokens("to_torch")
         if self.map is not None:
             raise ValueError(
                 f"to_torch: tokens are mapped by {told(self.map)}, which the module would not do; "
                 "Heads(heads.V, heads.Q).to_torch() is the layer for mapped tokens"
             )
-        from .torch_module import layer_of  # noqa: PLC0415  # torch is optional
+        from .torch_module import layer_of, state_layer_of  # noqa: PLC0415  # torch is optional
 
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
-        V, Q = to_host(self.V), to_host(self.Q)
-        return layer_of(V, Q, positions, dtype, device, requires_grad)
+        make = state_layer_of if states else layer_of
+        return make(to_host(self.V), to_host(self.Q), positions, dtype, device, requires_grad)
 
     @same_bits
     def normalized(self) -> Heads:
@@ -548,13 +563,8 @@ class Heads:
         """
         if not isinstance(other, Heads):
             raise TypeError(f"other: Heads are needed, got {type(other).__name__}")
-        if (other.d, other.d_out) != (self.d, self.d_out):
-            raise ValueError(
-                f"other: d = {self.d}, d_out = {self.d_out} are needed, "
-                f"got d = {other.d}, d_out = {other.d_out}"
-            )
-        if other.Q.shape[1:] != self.Q.shape[1:]:
-            raise ValueError(f"other: heads like {self!r} are needed, got {other!r}")
+        if other._sizes != self._sizes:
+            raise ValueError(f"other: heads of {self._sizes} are needed, got {other._sizes}")
         mine, theirs = (to_host(heads.coefficients(symmetric)) for heads in (self, other))
         return float(np.linalg.norm(mine - theirs))
 

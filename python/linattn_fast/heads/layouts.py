@@ -9,6 +9,12 @@ heads give, one below the other, so that V_h has the rows of W_V of head h in it
 zeros elsewhere. :class:`Layout` says how parameters are kept: which heads lie side by side in one
 matrix, whether tokens are columns (W x, as in ``torch.nn.Linear``) or rows (x W), and what the sum
 is multiplied with.
+
+Queries, keys and values may be of different things, as in cross-attention: with M = sum_t a_t b_t'
+
+    y = sum_h W_O W_V M W_K' W_Q c        W_V (., d_v), W_K (., d_k), W_Q (., d_q)
+
+are heads of a layer on states.
 """
 
 from __future__ import annotations
@@ -125,15 +131,20 @@ class Layout:
             _one_of(name, tuple(NAMES), "names")
 
     @same_bits
-    def factor(self, H: int, d: int, d_k: int | None) -> float:
-        """The number that V has to be multiplied by, for H heads."""
+    def factor(self, H: int, d: int | None, d_k: int | None) -> float:
+        """The number that V has to be multiplied by, for H heads; d is None for no tokens."""
         if isinstance(self.scale, str):
+            if self.scale == "1/sqrt(d)" and d is None:
+                raise ValueError(
+                    "scale: '1/sqrt(d)' is of the coordinates of a token, and here queries, keys "
+                    "and values have different numbers of them; give the number"
+                )
             if self.scale == "1/sqrt(d_k)" and d_k is None:
                 raise ValueError(
                     "scale: '1/sqrt(d_k)' needs W_Q and W_K; of their product alone d_k is not "
                     "known, so give the number"
                 )
-            of = {"1/n": self.n, "1/sqrt(d)": d**0.5, "1/sqrt(d_k)": (d_k or 1) ** 0.5}
+            of = {"1/n": self.n, "1/sqrt(d)": (d or 1) ** 0.5, "1/sqrt(d_k)": (d_k or 1) ** 0.5}
             scale = 1 / float(of[self.scale] or 1)
         else:
             scale = float(self.scale)
@@ -276,7 +287,10 @@ def _places(H: int, d_v: int, layout: Layout) -> Floats:
 
 
 def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Floats]:
-    """The matrices V (H, d_out, d) and Q (H, d, d) of heads, from parameters with our names."""
+    """The matrices V (H, d_out, d_v) and Q (H, d_k, d_q) of heads, from parameters by our names.
+
+    Those of layers on tokens have d_v = d_k = d_q.
+    """
     if sorted(weights) not in _COMPLETE:
         raise ValueError(f"weights: {_NEEDED} are needed; got {_listed(weights)}")
     arrays = {name: _matrices(value, name, layout) for name, value in weights.items()}
@@ -286,46 +300,59 @@ def matrices_of(weights: Mapping[str, Any], layout: Layout) -> tuple[Floats, Flo
     d_k = W["W_Q"].shape[1] if "W_Q" in W else None
     Q = W["Q"] if "Q" in W else _times(W["W_K"].swapaxes(1, 2), W["W_Q"], ("W_K", "W_Q"))
     if "W_V" in W and "W_O" not in W:
-        H, d_v = W["W_V"].shape[:2]
-        W["W_O"] = _places(H, d_v, layout)
+        W["W_O"] = _places(len(W["W_V"]), W["W_V"].shape[1], layout)
     V = W["V"] if "V" in W else _times(W["W_O"], W["W_V"], ("W_O", "W_V"))
-    H, d = len(V), V.shape[2]
-    if Q.shape != (H, d, d):
+    if len(Q) != len(V):
         raise ValueError(
-            f"weights: the values are of {H} heads with d = {d}, "
-            f"the queries of {len(Q)} with matrices {Q.shape[1:]}"
+            f"weights: the values are of {len(V)} heads, and the queries of {len(Q)}; as many are "
+            "needed"
         )
-    return V * layout.factor(H, d, d_k), Q
+    return V * layout.factor(len(V), _token_size(V, Q), d_k), Q
+
+
+def _token_size(V: Floats, Q: Floats) -> int | None:
+    """Number of coordinates of a token, d; None where d_v, d_k and d_q are not the same."""
+    sizes = {V.shape[2], *Q.shape[1:]}
+    return int(sizes.pop()) if len(sizes) == 1 else None
 
 
 def weights_of(V: Floats, Q: Floats, layout: Layout, form: Form) -> dict[str, Floats]:
-    """Parameters of the heads V, Q with d_k = d: the inverse of :func:`matrices_of`.
+    """Parameters of heads V (H, d_out, d_v), Q (H, d_k, d_q): the inverse of :func:`matrices_of`.
 
     Every Q_h is a product with W_K = 1; V_h is one with W_O = 1, or W_V = 1 where all of W_Q, W_K
     and W_V must have d outputs.
     """
     _one_of(form, ("fused", "separate", "in_proj"), "form")
-    H, d_out, d = V.shape
+    (H, d_out, d_v), (_, d_k, d_q), d = V.shape, Q.shape, _token_size(V, Q)
     if layout.layer is not None:
         raise ValueError("layer: heads are one layer; put several together with numpy.stack")
     if layout.num_heads not in (None, H):
         raise ValueError(f"num_heads: these are {H} heads, not {layout.num_heads}")
     if form == "in_proj" and layout.num_heads is None:
         raise ValueError(f"num_heads: {H} is needed, because in_proj has heads side by side")
-    scaled = V / layout.factor(H, d, None if form == "fused" else d)
-    ones = np.tile(np.eye(d), (H, 1, 1))
+    if form == "in_proj" and d is None:
+        raise ValueError(
+            "form: 'in_proj' is one matrix for queries, keys and values of one size, and here "
+            f"d_q = {d_q}, d_k = {d_k} and d_v = {d_v}; take 'separate'"
+        )
+    scaled = V / layout.factor(H, d, None if form == "fused" else d_k)
     if form == "fused":
         return _renamed({"V": scaled, "Q": Q}, layout)
-    W = {"W_Q": Q, "W_K": ones, "W_V": scaled, "W_O": np.tile(np.eye(d_out), (H, 1, 1))}
+    W = {"W_Q": Q, "W_K": _ones(H, d_k), "W_V": scaled, "W_O": _ones(H, d_out)}
     if form == "in_proj":
-        W |= {"W_V": ones, "W_O": scaled}
+        W |= {"W_V": _ones(H, d_v), "W_O": scaled}
     if layout.num_heads is not None:  # side by side
         W_O = W.pop("W_O").swapaxes(0, 1).reshape(d_out, -1)
-        W = {name: each.reshape(-1, d) for name, each in W.items()}
+        W = {name: each.reshape(-1, each.shape[2]) for name, each in W.items()}
         if form == "in_proj":
             W = {"in_proj": np.concatenate([W["W_Q"], W["W_K"], W["W_V"]])}
         W["W_O"] = W_O
     return _renamed(W, layout)
+
+
+def _ones(H: int, size: int) -> Floats:
+    """A matrix 1 for every head."""
+    return np.tile(np.eye(size), (H, 1, 1))
 
 
 def _renamed(weights: dict[str, Floats], layout: Layout) -> dict[str, Floats]:

@@ -112,11 +112,8 @@ def match_heads(a: Heads, b: Heads) -> HeadMatch:
     for name, heads in (("a", a), ("b", b)):
         if not isinstance(heads, Heads):
             raise TypeError(f"{name}: Heads are needed, got {type(heads).__name__}")
-    if b.V.shape != a.V.shape:
-        raise ValueError(
-            f"b: {len(a)} heads with d = {a.d}, d_out = {a.d_out} are needed, as a has; "
-            f"got {len(b)} with d = {b.d}, d_out = {b.d_out}"
-        )
+    if (b.V.shape, b.Q.shape) != (a.V.shape, a.Q.shape):
+        raise ValueError(f"b: as a is {a!r}, so must b be, got {b!r}")
     between = _products(a, b)
     # ||V (x) Q of a - that of b||^2 for every pair of heads: the assignment of least sum
     squares = np.diag(_products(a, a))[:, None] + np.diag(_products(b, b)) - 2 * between

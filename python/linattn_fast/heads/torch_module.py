@@ -3,7 +3,8 @@
     y = sum_h V_h S Q_h z        V_h (d_out, d), Q_h (d, d): with heads
     y = C h(Z)                   C (d_out, p), h(Z)[(j,k), l] = S[j,k] z[l]: with coefficients
 
-Everything is differentiable in the parameters and the tokens, any number of times.
+On states, S is a memory M (d_v, d_k) and z a query c (d_q,), and a module is called on both.
+Everything is differentiable in the parameters and the tokens or states, any number of times.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arrays.types import Positions
+from ..data.states import StateShape
 from ..data.tokens import as_positions
 from ..features.features import Features
+from ..features.states import StateFeatures
 
 try:
     import torch
@@ -84,14 +87,8 @@ class _Layer(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
 
     def _require_tokens(self, Z: Any, name: str) -> None:
         """Raise where Z is not a tensor of tokens for this layer."""
-        d, dtype = self.d, next(self.parameters()).dtype
-        if not isinstance(Z, torch.Tensor):
-            raise TypeError(f"{name}: a tensor is needed, got {type(Z).__name__}")
-        if Z.dtype != dtype:
-            raise TypeError(
-                f"{name}: the dtype of the module is needed, {dtype}, got {Z.dtype}; convert the "
-                f"tokens with .to({dtype}), or the module"
-            )
+        d = self.d
+        _require_tensor(Z, name, next(self.parameters()).dtype)
         if Z.ndim < 2 or Z.shape[-1] != d or Z.shape[-2] == 0:
             raise ValueError(
                 f"{name}: at least one token of d = {d} coordinates is needed, (..., n, {d}), "
@@ -135,8 +132,7 @@ class LinearAttention(_Layer):
 
     def _last(self, S: Any, z: Any) -> Any:
         """Outputs (..., d_out) of S (..., d, d) and the queries z (..., d)."""
-        queries = torch.einsum("hkl,...l->...hk", self.Q, z)
-        return torch.einsum("haj,...hj->...a", self.V, queries @ S)
+        return _by_heads(self.V, self.Q, S, z)
 
     def _all(self, S: Any, Z: Any) -> Any:
         """Outputs (..., n, d_out): M = sum_h V_h S Q_h, then y_t = M z_t."""
@@ -207,8 +203,7 @@ class CubicAttention(_Layer):
 
     def _map(self, s: Any) -> Any:
         """M (..., d_out, queries) of the pairs s (..., pairs) of S: y = M z."""
-        C = self.coefficients.unflatten(1, (len(self.j), len(self.queries)))
-        return torch.einsum("aul,...u->...al", C, s)
+        return _linear_map(self.coefficients, s, len(self.queries))
 
     def _last(self, S: Any, z: Any) -> Any:
         """Outputs (..., d_out) of S (..., d, d) and the queries z (..., d)."""
@@ -225,6 +220,139 @@ class CubicAttention(_Layer):
         return (self._map(pairs) @ Z[..., self.queries].unsqueeze(-1)).squeeze(-1)
 
 
+class _StateLayer(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """A layer on states of one shape: the checks of what it is called on."""
+
+    def __init__(self, memory: tuple[int, int], query: int) -> None:
+        super().__init__()
+        self.memory_shape, self.d_q = memory, query
+
+    def forward(self, memory: Any, query: Any) -> Any:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        memory
+            A tensor (..., d_v, d_k); where d_k = 1, also (..., d_v).
+        query
+            A tensor (..., d_q), with as many axes before, of the same lengths or 1.
+
+        Returns
+        -------
+        tensor
+            Outputs (..., d_out).
+        """
+        dtype, (d_v, d_k) = next(self.parameters()).dtype, self.memory_shape
+        for name, value in (("memory", memory), ("query", query)):
+            _require_tensor(value, name, dtype)
+        if query.ndim < 1 or query.shape[-1] != self.d_q:
+            raise ValueError(
+                f"query: a tensor (..., {self.d_q}) is needed, got shape {tuple(query.shape)}"
+            )
+        M = memory.unsqueeze(-1) if d_k == 1 and memory.ndim == query.ndim else memory
+        before = zip(M.shape[:-2], query.shape[:-1], strict=False)
+        alike = M.ndim == query.ndim + 1 and all(a == b or 1 in (a, b) for a, b in before)
+        if not alike or M.shape[-2:] != (d_v, d_k):
+            raise ValueError(
+                f"memory: a tensor (..., {d_v}, {d_k}) with the axes of the query, (..., "
+                f"{self.d_q}), is needed, got shapes {tuple(memory.shape)} and {tuple(query.shape)}"
+            )
+        return self._outputs(M, query)
+
+
+class StateAttention(_StateLayer):
+    """A layer on states with parameters V and Q. Made by :meth:`Heads.to_torch`.
+
+    Parameters
+    ----------
+    V
+        Values, a tensor (H, d_out, d_v).
+    Q
+        Queries, a tensor (H, d_k, d_q).
+    requires_grad
+        Whether V and Q are to be learned.
+
+    Notes
+    -----
+    ``module(memory, query)`` takes tensors (..., d_v, d_k) and (..., d_q) and returns (..., d_out);
+    axes before may be 1 in one of them, so that many queries ask one memory.
+    ``la.Heads.from_torch(module)`` is the way back.
+    """
+
+    def __init__(self, V: Any, Q: Any, *, requires_grad: bool = True) -> None:
+        super().__init__((V.shape[2], Q.shape[1]), Q.shape[2])
+        self.V = nn.Parameter(V, requires_grad=requires_grad)
+        self.Q = nn.Parameter(Q, requires_grad=requires_grad)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print``."""
+        (H, d_out, d_v), (_, d_k, d_q) = self.V.shape, self.Q.shape
+        return f"heads={H}, d_v={d_v}, d_k={d_k}, d_q={d_q}, d_out={d_out}"
+
+    def _outputs(self, M: Any, c: Any) -> Any:
+        """Outputs (..., d_out) of the memory M (..., d_v, d_k) and the queries c (..., d_q)."""
+        return _by_heads(self.V, self.Q, M, c)
+
+
+class BilinearAttention(_StateLayer):
+    """A layer on states with its coefficients as parameters. See :meth:`Fit.to_torch`.
+
+    Parameters
+    ----------
+    coefficients
+        A tensor (d_out, q d_q), q the number of entries of the memory that count.
+    shape
+        What the states look like; of a symmetric memory only the entries j <= k are read.
+    requires_grad
+        Whether the coefficients are to be learned.
+
+    Notes
+    -----
+    Called as :class:`StateAttention` is.
+    """
+
+    def __init__(self, coefficients: Any, shape: StateShape, *, requires_grad: bool = True) -> None:
+        super().__init__(shape.matrix, shape.query)
+        self.symmetric = shape.symmetric
+        self.coefficients = nn.Parameter(coefficients, requires_grad=requires_grad)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``print``."""
+        (d_out, p), (d_v, d_k) = self.coefficients.shape, self.memory_shape
+        return f"features={p}, d_v={d_v}, d_k={d_k}, d_q={self.d_q}, d_out={d_out}"
+
+    def _outputs(self, M: Any, c: Any) -> Any:
+        """Outputs (..., d_out) of the memory M (..., d_v, d_k) and the queries c (..., d_q)."""
+        if self.symmetric:
+            j, k = torch.triu_indices(*self.memory_shape, device=M.device)
+            s = M[..., j, k]
+        else:
+            s = M.flatten(-2)
+        return (_linear_map(self.coefficients, s, self.d_q) @ c.unsqueeze(-1)).squeeze(-1)
+
+
+def _by_heads(V: Any, Q: Any, M: Any, c: Any) -> Any:
+    """Outputs sum_h V_h M Q_h c (..., d_out) of M (..., d_v, d_k) and the queries c (..., d_q)."""
+    queries = torch.einsum("hkl,...l->...hk", Q, c)
+    return torch.einsum("haj,...hj->...a", V, queries @ M.mT)
+
+
+def _linear_map(C: Any, s: Any, d_q: int) -> Any:
+    """The map of queries (..., d_out, d_q) that C (d_out, q d_q) has at the entries s (..., q)."""
+    return torch.einsum("aul,...u->...al", C.unflatten(1, (s.shape[-1], d_q)), s)
+
+
+def _require_tensor(value: Any, name: str, dtype: Any) -> None:
+    """Raise where an argument is not a tensor of the module's dtype."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name}: a tensor is needed, got {type(value).__name__}")
+    if value.dtype != dtype:
+        raise TypeError(
+            f"{name}: the dtype of the module is needed, {dtype}, got {value.dtype}; convert it "
+            f"with .to({dtype}), or the module"
+        )
+
+
 def layer_of(
     V: Any, Q: Any, positions: Positions, dtype: Any, device: Any, requires_grad: bool
 ) -> LinearAttention:
@@ -233,17 +361,37 @@ def layer_of(
     return LinearAttention(*copies, positions=positions, requires_grad=requires_grad)
 
 
-def cubic_layer_of(
+def state_layer_of(
+    V: Any, Q: Any, positions: Positions, dtype: Any, device: Any, requires_grad: bool
+) -> StateAttention:
+    """A module on states with copies of V and Q, as :func:`layer_of` makes one on tokens."""
+    _require_last(positions)
+    copies = (_copied(each, dtype, device) for each in (V, Q))
+    return StateAttention(*copies, requires_grad=requires_grad)
+
+
+def coefficient_layer_of(
     coefficients: Any,
     features: Features,
     positions: Positions,
     dtype: Any,
     device: Any,
     requires_grad: bool,
-) -> CubicAttention:
+) -> CubicAttention | BilinearAttention:
     """Make a module of a copy of coefficients (d_out, p) on the host."""
     copied = _copied(coefficients, dtype, device)
+    if isinstance(features, StateFeatures):
+        _require_last(positions)
+        return BilinearAttention(copied, features.shape, requires_grad=requires_grad)
     return CubicAttention(copied, features, positions=positions, requires_grad=requires_grad)
+
+
+def _require_last(positions: Positions) -> None:
+    """Raise where a module on states is asked for other positions."""
+    if as_positions(positions) != "last":
+        raise ValueError(
+            f"positions: a state has one query, so 'last' is needed, got {positions!r}"
+        )
 
 
 def _copied(array: Any, dtype: Any, device: Any) -> Any:
