@@ -28,8 +28,8 @@ struct StreamArrays {
 class OwnedSamples {
  public:
   // target_storage may be None; pairs and queries are given both or none. With memory, which may be None, storage has
-  // the query of each state, or for all positions what shares that memory. With keys, which may be None, it has the query
-  // of each stream.
+  // the query of each state, or for all positions what shares that memory. With keys, which may be None, it has the
+  // query of each stream.
   OwnedSamples(const py::object& storage, const std::optional<Offsets>& offsets, const py::object& target_storage,
                const std::optional<Offsets>& target_offsets, const std::optional<Doubles>& weights,
                const std::string& positions, const std::optional<Offsets>& pairs, const std::optional<Offsets>& queries,

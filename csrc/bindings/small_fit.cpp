@@ -54,7 +54,7 @@ py::object fit_arrays(const py::array& tokens, const py::array& targets, double 
   require(tokens.ndim() == 3 && tokens.shape(0) > 0 && tokens.shape(1) > 0 && tokens.shape(2) > 0,
           "tokens: must be (N, n, d)");
   const OwnedSamples owned(tokens, std::nullopt, targets, std::nullopt, std::nullopt, "last", std::nullopt,
-                           std::nullopt, py::none(), false);
+                           std::nullopt, py::none(), false, StreamArrays{py::none(), {}, py::none(), {}, {}, {}});
   const bool narrow = tokens.itemsize() == sizeof(float);  // of the two types that are taken
   if (narrow ? some_end_in_zero<float>(tokens) : some_end_in_zero<double>(tokens)) return py::none();
   return fit(owned, static_cast<double>(tokens.shape(0)), alpha, limits, certify);

@@ -32,8 +32,7 @@ std::vector<double> shifted_diagonal(const CompactGram& gram, const double* magn
     const double unit = scale[i];
     double& own = shifted[static_cast<std::size_t>(i)];
     // Scaled first, so that m is about one or more: otherwise lost m could be subnormal.
-    own = own * unit * unit -
-          (shift.lost * (magnitudes[i] * unit * unit) + shift.tau * unit * unit) * shift.rounding;
+    own = own * unit * unit - (shift.lost * (magnitudes[i] * unit * unit) + shift.tau * unit * unit) * shift.rounding;
     if (!(own > 0)) return {};
     trace += own;
   }

@@ -26,14 +26,14 @@ typedef unsigned long long LaneBits __attribute__((vector_size(LINATTN_VECTOR_BY
 
 // 2^-(e / 2) for x >= 0 of exponent e, rounded down: a square root of 1 / x within a factor of two.
 LINATTN_INLINE Lanes root_of_reciprocal(const Lanes& x) {
-  const LaneBits half = reinterpret_cast<const LaneBits&>(x) >> 53;  // of the biased exponent
+  const LaneBits half = reinterpret_cast<LaneBits>(x) >> 53;  // of the biased exponent
   const LaneBits found = (1534 - half) << 52;
-  return reinterpret_cast<const Lanes&>(found);
+  return reinterpret_cast<Lanes>(found);
 }
 
 LINATTN_INLINE Lanes absolute(const Lanes& x) {
-  const LaneBits found = reinterpret_cast<const LaneBits&>(x) & ~0ULL >> 1;
-  return reinterpret_cast<const Lanes&>(found);
+  const LaneBits found = reinterpret_cast<LaneBits>(x) & ~0ULL >> 1;
+  return reinterpret_cast<Lanes>(found);
 }
 
 // upper = A = D (G + shift I) D, G the symmetric matrix whose upper triangle, row by row, is at `places` of `gram`; D
@@ -91,7 +91,7 @@ LINATTN_INLINE void factor_tile(double* rows, std::int64_t n, std::int64_t i, st
       [&](std::int64_t k, int b) LINATTN_INLINE_LAMBDA { return entry(rows, n, k, j + b); }, x);
   for (int a = 0; a < M; ++a) {
     if constexpr (Diagonal) {
-      Lanes root;
+      Lanes root{};
       for (int lane = 0; lane < lanes; ++lane) root[lane] = __builtin_sqrt(x[a][a][lane]);
       vectors(reciprocals)[i + a] = 1 / root;
     }

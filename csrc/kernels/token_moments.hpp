@@ -183,7 +183,7 @@ LINATTN_INLINE void sequence_products(const T* const* data, int step, std::int64
       z[i] =
           Chunk<T, D>::of(data[i / side + i % side * step] + t * D, tokens, ahead, wide + i * (chunk_numbers + lanes));
     }
-    Sums<D, K> found;
+    Sums<D, K> found{};
     sum_tokens<D, K, in_memory && Ask>(z, tokens, copies_end && t + chunk >= length ? ends : nullptr, ahead, found);
     each_product<D>([&](auto number) LINATTN_INLINE_LAMBDA {
       constexpr int place = decltype(number)::value;
@@ -214,7 +214,7 @@ void uneven_products(const Sequence* sequences, int first, std::int64_t count, d
     const int number = first + i * Of::vectors;
     if (number >= count) continue;
     const T* const data = static_cast<const T*>(sequences[number].data);
-    Lanes alone[1][Of::count];
+    Lanes alone[1][Of::count] = {};
     sequence_products<T, D, 1>(&data, 0, sequences[number].length, 0, wide, alone);
     for (int place = 0; place < Of::count; ++place) {
       if constexpr (Of::side == 1) {
@@ -259,7 +259,7 @@ void token_moments(const Sequence* sequences, std::int64_t count, double* scratc
   for (int i = 1; even && i < lanes; ++i) even = sequences[i].length == sequences[0].length;
   const T* data[lanes];
   for (int i = 0; even && i < lanes; ++i) data[i] = static_cast<const T*>(sequences[i].data);
-  Lanes sums[Of::vectors][Of::count];
+  Lanes sums[Of::vectors][Of::count] = {};
   for (int first = 0; first < Of::vectors; first += Of::together) {
     if (even) {
       sequence_products<T, D, Of::together>(data + first, Of::vectors, sequences[0].length, ahead, scratch,
@@ -279,7 +279,7 @@ void lane_moments(const T* const* starts, std::int64_t count, std::int64_t lengt
   const T* data[lanes];
   for (int i = 0; i < lanes; ++i) data[i] = starts[i];
   for (std::int64_t v = 0; v < count; ++v, s += lanes) {
-    Lanes sums[Of::vectors][Of::count];
+    Lanes sums[Of::vectors][Of::count] = {};
     for (int first = 0; first < Of::vectors; first += Of::together) {
       sequence_products<T, D, Of::together, false>(data + first, Of::vectors, length, 0, scratch, sums + first);
     }
