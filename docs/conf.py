@@ -55,7 +55,8 @@ numpydoc_validation_checks = {
 RESULTS = (
     "FitMany",
     "AlphaChoice", "BackendInfo", "Certificate", "ContextDataset", "Fit", "FitInfo", "HeadMatch",
-    "HeadPath", "LayerDataset", "Recovery", "RidgePath",
+    "HeadPath", "LayerDataset", "RankPath", "Recovery", "RidgePath",
+    "Chain", "Exponential", "Landmarks",
     "Case", "Comparison", "HeldOut", "Identifiability", "Report", "Start",
     "Computation", "Configuration", "ProgramCertificate", "Run", "programs.Layer",
 )  # fmt: skip
@@ -67,7 +68,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|np|npt|collections|typing|os|matplotlib|sklearn)\..*"),
     (r"py:class", r"(bool|dict|float|int|list|object|slice|str|tuple)"),
     (r"py:class", r"(Any|Axes|Callable|DTypeLike|Iterable|Literal|Sequence)"),
-    (r"py:class", r"(DeterminedRange|_Asked)"),  # inner types of the certificate
+    (r"py:class", r"(Attending|DeterminedRange|_Asked|storage.PathLike)"),  # inner types
 ]
 
 

@@ -225,7 +225,7 @@ class Certificate:
             Return that distance as well.
         like
             An array in whose library the result is wanted; see :func:`linattn_fast.convert`.
-        attending
+        **attending
             ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of tokens, as for
             :func:`linattn_fast.fit`; masked tokens have no answer, which is False, or 0.
 
@@ -276,7 +276,7 @@ class Certificate:
 
         Parameters
         ----------
-        Z, offsets, positions, like, attending
+        Z, offsets, positions, like, **attending
             As for :meth:`covers`.
 
         Returns
@@ -307,7 +307,7 @@ class Certificate:
 
         Parameters
         ----------
-        Z, offsets, positions, like, attending
+        Z, offsets, positions, like, **attending
             As for :meth:`covers`.
         eps
             Any two layers with mean squared training errors of at most eps differ by at most

@@ -355,7 +355,7 @@ class Fit:
         like
             An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
             is numpy, or CuPy for work on a device.
-        attending
+        **attending
             ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self``, as for :func:`fit`.
 
         Returns
@@ -393,7 +393,7 @@ class Fit:
         sample_weight
             Weights (N,), not negative, one a sequence and the same for all its queries, or one a
             query of :class:`Streams`; 1 by default.
-        positions, backend, attending
+        positions, backend, **attending
             As for :meth:`predict`.
 
         Returns

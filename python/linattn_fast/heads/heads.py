@@ -317,7 +317,7 @@ class Heads:
         like
             An array whose library the result is wanted in, see :func:`linattn_fast.convert`; None
             is numpy, or CuPy for work on a device.
-        attending
+        **attending
             ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of tokens, as for
             :func:`linattn_fast.fit`.
 

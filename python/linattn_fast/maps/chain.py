@@ -56,7 +56,7 @@ def chain(*maps: Callable[[Any], Any]) -> Chain:
 
     Parameters
     ----------
-    maps
+    *maps
         Built-in ones, or functions of a block (m, d); the first is applied first.
 
     Returns

@@ -220,7 +220,7 @@ class Moments(MomentSums):
             What tokens are mapped by first, see :func:`linattn_fast.fit`; d is then the number of
             coordinates of mapped tokens. The first update settles it for the others, which need not
             name it again; a batch of a stream is mapped as a whole, and one in memory in parts.
-        attending
+        **attending
             ``mask``, ``lengths``, ``scale``, ``decay`` and ``attend_self`` of a batch of tokens, as
             for :func:`linattn_fast.fit`. With the last three, the moments are those of streams, as
             :meth:`of_states` makes them.
