@@ -98,6 +98,18 @@ def test_a_fit_on_states_has_a_module_on_states(rng, symmetric):
             fit.to_torch("causal")
 
 
+@pytest.mark.parametrize("heads", ["minimal", None])
+def test_a_fit_on_causal_streams_has_a_module_on_their_states(rng, heads):
+    """The memory that each query sees is what the module is given, whatever the positions were."""
+    c, b, a = (rng.standard_normal((60, 5, d)) for d in (4, 2, 3))
+    M = np.cumsum(np.einsum("ntj,ntk->ntjk", a, b), axis=1)
+    truth = planted(rng, 1, 2, 3, 2, 4)
+    y = np.einsum("haj,ntjk,hkl,ntl->nta", truth.V, M, truth.Q, c)
+    module = la.fit(la.Streams(c, b, a), y, positions="causal", heads=heads).to_torch()
+    found = module(torch.tensor(M), torch.tensor(c)).detach().numpy()
+    np.testing.assert_allclose(found, y, rtol=0, atol=1e-9 * np.abs(y).max())
+
+
 def modules(rng):
     """One of heads and one of coefficients, for a memory 3 x 2 and a query 4."""
     heads = planted(rng, 2, 2, 3, 2, 4)

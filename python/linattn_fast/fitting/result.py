@@ -468,7 +468,10 @@ class Fit:
             Called on tokens (..., n, d) or a list of them, or on the memory and the query of
             states, (..., d_v, d_k) or (..., q) and (..., d_q); its outputs are (..., d_out).
         """
-        where = self.positions if positions is None else as_positions(positions)
+        of_states = isinstance(self.features, StateFeatures)
+        # Streams may have been causal; their module is given the memory of each query all the same
+        usual: Positions = "last" if of_states else self.positions
+        where = usual if positions is None else as_positions(positions)
         if device is None and self.device is not None:
             device = f"cuda:{self.device}"
         heads = self.heads
@@ -478,7 +481,7 @@ class Fit:
                 dtype=dtype,
                 device=device,
                 requires_grad=requires_grad,
-                states=isinstance(self.features, StateFeatures),
+                states=of_states,
             )
         if self.features.map is not None:
             raise ValueError(
