@@ -48,8 +48,9 @@ _LEAST_RIDGE = 1e-7
 for fewer samples than features: their error would be too large."""
 _SOME = 64
 """Sequences that tell the size of a feature."""
-_KEPT_FREELY = 350_000_000
-"""Bytes of samples that are kept between passes without anybody asking for it."""
+_KEPT_FREELY, _HELD_FREELY = 256_000_000, 350_000_000
+"""Bytes of samples that are kept between passes without anybody asking for it, and of a stream in
+float32."""
 _STREAMED, _READINGS = 0.3e9, 8
 """Bytes a second of a stream that is read or drawn, and how often conjugate gradients read it."""
 _ESTIMATE_PASSES = 32
@@ -248,7 +249,7 @@ class Kept:
     def of(cls, problem: Problem, memory_limit: int | None, *, sparing: bool) -> Kept:
         """Keep what fits in the limit, or in half of the machine's memory.
 
-        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 350 MB or a
+        Where nobody asked for conjugate gradients (``sparing``), no more is kept than 256 MB or a
         tenth of the data: memory is not to grow with the number of samples.
         """
         if problem.samples is None or problem.n_columns is None:  # a stream or a cluster
@@ -266,10 +267,11 @@ def room_for_samples(problem: Problem, memory_limit: int | None, *, sparing: boo
     """Bytes that samples may be kept in from pass to pass; see :meth:`Kept.of`."""
     room = usable_memory() // 2 if memory_limit is None else memory_limit
     room -= bytes_of(problem).get("pcg", 0)
-    if sparing:
-        of_data = 0 if problem.samples is None else problem.samples.nbytes // 10
-        room = min(room, max(_KEPT_FREELY, of_data))
-    return room
+    if not sparing:
+        return room
+    if problem.samples is None:
+        return min(room, _HELD_FREELY)
+    return min(room, max(_KEPT_FREELY, problem.samples.nbytes // 10))
 
 
 def relative_ridge(samples: Samples, alpha: float) -> float:
