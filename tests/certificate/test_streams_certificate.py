@@ -56,6 +56,10 @@ def test_the_bound_holds_in_exact_arithmetic(rng, backend, mean, gated):
     )
     certificate = la.certify(streams, positions="causal", backend=backend)
     rows = exact_rows(queries, keys, values, gates, mean)
+    if gated and backend == "numpy":  # nothing there tells whether a gated sum has underflowed
+        assert certificate.verdict == "undecided"
+        assert certificate.lower_bound == 0
+        return
     assert certificate.verdict == "identifiable"
     assert exceeds(rows, certificate.lower_bound)
     assert not exceeds(rows, 1.001 * certificate.lambda_min)

@@ -11,7 +11,9 @@ import numpy as np
 from ..arrays.device import module_of
 from ..arrays.types import Array, Floats, Positions
 from ..data.non_finite import non_finite_error
+from ..data.passed import PassedStates
 from ..data.states import States
+from ..data.stream_states import StreamStates
 from ..data.tokens import Tokens
 from ..features import compact
 from ..features.accumulation import Accumulation, sizes_are_apart, summand_sizes
@@ -71,6 +73,13 @@ def _smallest(tokens: Tokens) -> float:
         (float(np.abs(z, where=z != 0, out=np.full(z.shape, np.inf)).min()) for z in arrays),
         default=np.inf,
     )
+
+
+def _is_gated(tokens: Tokens) -> bool:
+    """Whether sums are multiplied by gates, which leaves nothing to tell their smallest size."""
+    if isinstance(tokens, PassedStates):
+        return _is_gated(tokens.of)
+    return isinstance(tokens, StreamStates) and tokens.gates is not None
 
 
 def may_underflow(smallest: float, weights: Floats | None) -> bool:
@@ -151,7 +160,9 @@ class NumpyBackend:
                 n + 8,  # BLAS may sum in any order, and parts are added up
                 n + 7 if mixed else 0,
                 samples.longest,
-                mixed or may_underflow(_smallest(samples.tokens), samples.weights),
+                mixed
+                or _is_gated(samples.tokens)
+                or may_underflow(_smallest(samples.tokens), samples.weights),
                 samples.largest_weight,
             ),
             magnitudes=magnitudes,

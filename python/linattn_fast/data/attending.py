@@ -104,8 +104,8 @@ def attended(
         raise ValueError(f"{name}: it is for tokens; {type(Z).__name__} bring their own")
     if isinstance(Z, Iterator | Mapping) or as_source(Z, None) is not None:
         raise ValueError(
-            f"{name}: Z is read a batch at a time; give Streams, or a mapping with the name "
-            f"{name!r}, as a batch"
+            f"{name}: Z is read a batch at a time, and batches bring their own: give Streams as Z "
+            "of each batch"
         )
     if plain and not one_a_query:
         return _masked(as_tokens(Z, offsets), mask, lengths, positions), None
