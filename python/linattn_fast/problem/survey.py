@@ -8,6 +8,7 @@ of times, not once an iteration.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from ..data.stream_states import StreamStates, joined_streams
 from ..data.tokens import Tokens, as_tokens
 from ..features.samples import Samples
 
+_MAPPED_FROM = 1 << 18
+"""Bytes of a copy from which it has pages of its own."""
 _TOGETHER = 8 << 20
 """Bytes of small batches that are held as one, so that a pass makes few calls."""
 
@@ -88,8 +91,14 @@ def _rounded(part: Samples) -> Samples | None:
 
 
 def _to_float32(array: Array) -> Array:
-    # A copy in any case: a source may fill the same array with its next batch
-    return np.array(array, dtype=np.float32)
+    """A copy in any case: a source may fill the same array with its next batch."""
+    if 4 * array.size < _MAPPED_FROM:
+        return np.array(array, dtype=np.float32)
+    # Pages of its own: they go back to the system when they are let go, between other arrays too
+    pages = mmap.mmap(-1, 4 * array.size)
+    copy: Array = np.frombuffer(pages, np.float32, array.size).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def joined(parts: list[Samples]) -> Samples:
